@@ -30,7 +30,8 @@ def write_card(
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Path:
+def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cards, "FOLDER", str(tmp_path))
     for name, rate in CARDS.items():
         write_card(tmp_path, name, rate=rate)
     return tmp_path
@@ -38,9 +39,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 def wanted(sysfs: Path, **changes: object) -> Wanted:
     state, down = f"{sysfs}/{{nic}}/ports/1/state", f"{sysfs}/{{dev_name}}/ports/1/counters/link_downed"
-    return Wanted(
-        **{"card_states": state, "link_down": down, "cards_folder": str(sysfs), "seconds": 20.0, **changes}
-    )  # type: ignore[arg-type]
+    return Wanted(**{"card_states": state, "link_down": down, "seconds": 20.0, **changes})  # type: ignore[arg-type]
 
 
 def of_cards(checks: Checks) -> list[Finding]:
@@ -77,11 +76,14 @@ def test_a_card_that_is_gone_and_a_port_that_nobody_uses(sysfs: Path) -> None:
     ]
 
 
-def test_what_cannot_be_read_and_what_is_not_there_is_said(sysfs: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_and_what_is_not_there_is_said(
+    sysfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.unlink(sysfs / "mlx5_1" / "ports" / "1" / "state")
     (finding,) = of_cards(Checks(wanted(sysfs)))
     assert finding.verdict == WARNING and "mlx5_1/ports/1/state: No such file" in finding.text
-    (finding,) = of_cards(Checks(wanted(sysfs, cards_folder=str(tmp_path / "none"))))
+    monkeypatch.setattr(cards, "FOLDER", str(sysfs / "none"))
+    (finding,) = of_cards(Checks(wanted(sysfs)))
     assert finding.verdict == ABSENT
     (finding,) = of_cards(Checks(wanted(sysfs, card_states=None, link_down=None)))
     assert finding.verdict == ABSENT and "enable_nic_healthcheck" in finding.text
