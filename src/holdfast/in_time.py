@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -50,6 +51,16 @@ class UnderWay(Generic[T]):
         if error is not None:
             raise error
         return answer  # type: ignore[return-value]
+
+
+def answers(calls: Mapping[str, Callable[[float], T]], seconds: float) -> Iterator[tuple[str, T | Exception]]:
+    """What calls that are under way (`UnderWay.answer`) return or raise, within so many seconds for all together."""
+    until = time.monotonic() + seconds
+    for name, answer in calls.items():
+        try:
+            yield name, answer(max(0.0, until - time.monotonic()))
+        except Exception as error:
+            yield name, error
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding, cards, host, probe, storage
+from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding, cards, host, probe, programs, storage
 from holdfast.health.checks import Checks, Wanted
 
 CARDS = {"mlx5_0": 400, "mlx5_1": 400}
@@ -28,7 +30,8 @@ def write_card(
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Path:
+def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cards, "FOLDER", str(tmp_path))
     for name, rate in CARDS.items():
         write_card(tmp_path, name, rate=rate)
     return tmp_path
@@ -36,9 +39,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 def wanted(sysfs: Path, **changes: object) -> Wanted:
     state, down = f"{sysfs}/{{nic}}/ports/1/state", f"{sysfs}/{{dev_name}}/ports/1/counters/link_downed"
-    return Wanted(
-        **{"card_states": state, "link_down": down, "cards_folder": str(sysfs), "seconds": 20.0, **changes}
-    )  # type: ignore[arg-type]
+    return Wanted(**{"card_states": state, "link_down": down, "seconds": 20.0, **changes})  # type: ignore[arg-type]
 
 
 def of_cards(checks: Checks) -> list[Finding]:
@@ -75,11 +76,14 @@ def test_a_card_that_is_gone_and_a_port_that_nobody_uses(sysfs: Path) -> None:
     ]
 
 
-def test_what_cannot_be_read_and_what_is_not_there_is_said(sysfs: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_and_what_is_not_there_is_said(
+    sysfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.unlink(sysfs / "mlx5_1" / "ports" / "1" / "state")
     (finding,) = of_cards(Checks(wanted(sysfs)))
     assert finding.verdict == WARNING and "mlx5_1/ports/1/state: No such file" in finding.text
-    (finding,) = of_cards(Checks(wanted(sysfs, cards_folder=str(tmp_path / "none"))))
+    monkeypatch.setattr(cards, "FOLDER", str(sysfs / "none"))
+    (finding,) = of_cards(Checks(wanted(sysfs)))
     assert finding.verdict == ABSENT
     (finding,) = of_cards(Checks(wanted(sysfs, card_states=None, link_down=None)))
     assert finding.verdict == ABSENT and "enable_nic_healthcheck" in finding.text
@@ -113,7 +117,32 @@ def test_storage_that_hangs_is_named_and_delays_nothing(tmp_path: Path) -> None:
     found = of_storage(storage_paths=(str(pipe), str(tmp_path)), seconds=1.0)
     assert found[str(pipe)].verdict == SICK and "no answer within 1 s" in found[str(pipe)].text
     assert found[str(tmp_path)].verdict == GOOD
-    assert not probe.RUNNING
+    assert not programs.RUNNING
+
+
+STALLED = """
+import ctypes, os, sys
+from holdfast.health.checks import Checks, Wanted
+folder, server = sys.argv[1], os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"stalled", os.fsencode(folder), b"fuse", 0, options):
+    sys.exit(f"no mount: {os.strerror(ctypes.get_errno())}")
+checks = Checks(Wanted(storage_paths=(folder,), card_states=None, seconds=1.0))
+print([(each.verdict, each.text) for each in checks.run() if each.check == "storage"])
+os.close(server)  # the kernel answers with an error from here on
+checks.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+def test_filesystem_whose_server_does_not_answer(tmp_path: Path) -> None:
+    """A FUSE filesystem, mounted for this process only, whose server answers no request."""
+    command = ["unshare", "--mount", sys.executable, "-c", STALLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "no mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout.strip() == str([(SICK, f"{tmp_path}: no answer within 1 s")]), done.stderr
 
 
 def test_mounts_and_lustre(tmp_path: Path) -> None:
@@ -143,12 +172,12 @@ def test_mounts_and_lustre(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_line_of_the_command_is_the_reason(command: str, verdict: str, text: str) -> None:
-    assert probe.run_command(command, 20.0) == Finding("command", verdict, text)
+    assert programs.run_command(command, 20.0) == Finding("command", verdict, text)
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    finding = probe.run_command(f"sleep 1000 & echo $! > {pid}; wait", 1.0)
+    finding = programs.run_command(f"sleep 1000 & echo $! > {pid}; wait", 1.0)
     assert (finding.verdict, finding.text) == (SICK, "no answer of --ft-health-command within 1 s")
     child = int(pid.read_text())
     until = time.monotonic() + 10.0
@@ -157,13 +186,13 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 
 def test_nothing_is_started_while_it_is_held() -> None:
-    probe.pause(True)
+    programs.pause(True)
     try:
-        assert "ranks are being stopped" in probe.run_command("true", 5.0).text
+        assert "ranks are being stopped" in programs.run_command("true", 5.0).text
         with pytest.raises(probe.Unanswered, match="ranks are being stopped"):
             probe.Probe().ask("gpus", 5.0)
     finally:
-        probe.pause(False)
+        programs.pause(False)
 
 
 def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding
 from holdfast.health.checks import Checks, Wanted
 from holdfast.health.gpus import Reader, judged
+from holdfast.health.kernel_log import KernelLog
 from tests.health.conftest import Facts
 from tests.processes import wait_until
 
@@ -111,20 +111,16 @@ def test_xids_of_hardware_count_and_those_of_programs_do_not() -> None:
 
 
 def test_the_kernels_log_is_read_from_the_last_load_of_the_driver_on(
-    tmp_path: Path, facts: Facts, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reader = Reader.__new__(Reader)
-    log = tmp_path / "kmsg"
-    log.write_text("")
-    import os
-
-    reader._unread, reader._log = "", os.open(log, os.O_RDONLY)
+    reader._log = KernelLog("/dev/null")
     records = iter([b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n", b"4,2,2,-;NVRM: loading NVIDIA UNIX x86_64\n",
                     b"4,3,3,-;NVRM: Xid (PCI:0000:3b:00): 48\n x=y\n"])  # fmt: skip
-    monkeypatch.setattr("holdfast.health.gpus.os.read", lambda *_: next(records, b""))
+    monkeypatch.setattr("holdfast.health.kernel_log.os.read", lambda *_: next(records, b""))
     assert reader.xids() == (["NVRM: Xid (PCI:0000:3b:00): 48"], "")
     assert reader.xids() == ([], "")
-    os.close(reader._log)
+    reader._log.close()
 
 
 # -- through the process that asks NVML ---------------------------------------------------------------------------

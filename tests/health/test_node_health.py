@@ -96,4 +96,4 @@ def test_a_check_beside_training_tells_what_is_new(made: Made, facts: Facts) -> 
     while made.posted.empty() and time.monotonic() < until:
         made.health.every_second(0, trains=True)
     found = [made.posted.get(timeout=20), made.posted.get(timeout=20)]
-    assert found == [Suspected(), Health(-1, "GPUs: GPU 0 (Stand-in): NVLink 1 is down")]
+    assert found == [Suspected(), Health(0, "GPUs: GPU 0 (Stand-in): NVLink 1 is down")]

@@ -16,10 +16,10 @@ import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardReader, Identity, Limits
 from holdfast.fault_tolerance.processes import proc
+from holdfast.health import programs
 from holdfast.incidents.capture import capture, py_spy
 from holdfast.incidents.capture.capture import gather
 from holdfast.incidents.capture.host import OomWatch, gpu_facts
-from holdfast.incidents.capture.py_spy import find_program, run_with_deadline
 from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 from holdfast.incidents.evidence import CRASH, Missing, NodeEvidence, RankEvidence, StackSource
 from tests.monitor.job import Freezer, freezer
@@ -127,7 +127,7 @@ def test_a_rank_that_ends_while_it_is_looked_at(spawn: Spawner, local: MakeRank)
 
 def test_ranks_below_a_shell_and_their_workers(spawn: Spawner, local: MakeRank) -> None:
     code = "import subprocess, time; subprocess.Popen(['sleep', '601']); print('on', flush=True); time.sleep(600)"
-    shell = spawn(["sh", "-c", f'{find_program("python") or "python3"} -c "{code}"; true'])
+    shell = spawn(["sh", "-c", f'{programs.find("python") or "python3"} -c "{code}"; true'])
     shell.wait_for("on")
     found = one(local(shell))
     assert found.pid == shell.pid and found.process is not None
@@ -263,7 +263,7 @@ def test_stacks_by_py_spy_where_the_rank_tells_none(spawn: Spawner, local: MakeR
 
 
 def test_py_spy_on_what_is_no_python(spawn: Spawner, local: MakeRank) -> None:
-    if not find_program("py-spy"):
+    if not programs.find("py-spy"):
         pytest.skip("py-spy is not installed")
     rank = spawn(["sleep", "600"])
     assert "py-spy" in " ".join(one(local(rank), 10.0, ask=True).notes)
@@ -288,12 +288,12 @@ def test_a_py_spy_that_hangs_is_ended_in_time(
 
 def test_a_program_that_is_not_there_or_fails() -> None:
     until = time.monotonic() + 10
-    assert "cannot be started" in run_with_deadline(["/nonexistent/py-spy"], until)[1]
-    assert run_with_deadline(["sh", "-c", "echo why >&2; exit 3"], until) == ("", "why")
-    assert run_with_deadline(["sh", "-c", "exit 3"], until) == ("", "sh ended with 3")
-    assert run_with_deadline(["echo", "x"], until) == ("x\n", "")
-    assert "not done in time" in run_with_deadline(["sleep", "600"], time.monotonic() + 0.1)[1]
-    assert find_program("no-such-program") == ""
+    assert "cannot be started" in programs.output(["/nonexistent/py-spy"], until)[1]
+    assert programs.output(["sh", "-c", "echo why >&2; exit 3"], until) == ("", "why")
+    assert programs.output(["sh", "-c", "exit 3"], until) == ("", "sh ended with 3")
+    assert programs.output(["echo", "x"], until) == ("x\n", "")
+    assert "not done in time" in programs.output(["sleep", "600"], time.monotonic() + 0.1)[1]
+    assert programs.find("no-such-program") == ""
 
 
 def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner, local: MakeRank) -> None:

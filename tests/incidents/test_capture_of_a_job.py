@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.fault_tolerance.board import BoardReader
 from holdfast.fault_tolerance.processes import proc
+from holdfast.health import programs
 from holdfast.incidents.capture.capture import gather
-from holdfast.incidents.capture.py_spy import find_program
 from holdfast.incidents.capture.rank_probe import LocalRank
 from holdfast.incidents.evidence import StackSource
 from tests.processes import Spawned, Spawner, wait_until
@@ -66,7 +66,7 @@ def test_a_hang_of_a_rank_that_holds_the_interpreter(spawn: Spawner, tmp_path: P
     assert waits.board and waits.board.connected and waits.board.heartbeats == 1 and waits.board.events
     assert holds.process and holds.process.cpu > 0 and holds.board and not holds.board.moved
     assert [frame.function for frame in holds.stacks[0].frames if frame.function != "match"][:1] == ["hold"]
-    assert holds.stacks_from == (StackSource.PY_SPY if find_program("py-spy") else StackSource.SIGNAL)
+    assert holds.stacks_from == (StackSource.PY_SPY if programs.find("py-spy") else StackSource.SIGNAL)
     if holds.stacks_from is StackSource.PY_SPY:
         assert holds.stacks[0].holds_gil
     for each in ranks:

@@ -44,12 +44,6 @@ def test_a_node_that_gets_sick_while_ranks_train_kills_nothing(jobs: Jobs, tmp_p
     assert not job.journal("restart", "node_excluded")
 
 
-def test_a_sick_node_leaves_before_it_starts_a_rank(jobs: Jobs) -> None:
-    job = jobs(TRAINS, *SICK, "--ft-health-action", "exclude")
-    assert "is sick: command: the card is loose. Too few nodes are left: 0 of 1" in job.end(1)
-    assert not job.journal("rank_start")
-
-
 def test_storage_that_hangs_holds_up_nothing(jobs: Jobs, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -14,6 +14,8 @@ from tests.processes import wait_until
 
 pytestmark = pytest.mark.slow
 
+EXCLUDE = ["--ft-health-action", "exclude"]
+
 FAILS_WHEN_TOLD = f"""
 if NODE == "a" and LOCAL == 0 and CYCLE == 0:
     import threading
@@ -82,40 +84,63 @@ def test_a_sick_node_trains_with_a_warning_where_no_other_waits(cluster: Cluster
 def test_with_a_spare_at_the_start_a_sick_node_has_no_place(cluster: Cluster) -> None:
     script = cluster.script(TRAINS)
     cluster.tell("sick b")
-    conf = {"conf": "last_call_timeout=60"}
-    b = cluster.launch("b", script, *sick_when_told(cluster, "b"), **conf)
-    c = cluster.launch("c", script, **conf)
-    a = cluster.launch("a", script, **conf)
+    conf = {"conf": "last_call_timeout=60", "nnodes": "2:3"}
+    a = cluster.launch("a", script, *EXCLUDE, **conf)
+    b = cluster.launch("b", script, *EXCLUDE, *sick_when_told(cluster, "b"), **conf)
+    b.wait_for("journal in")
+    c = cluster.launch("c", script, *EXCLUDE, **conf)
     a.hear("trains", 0), c.hear("trains", 0)
-    b.wait_for("has no place in cycle 0, since it is sick|is a spare")  # the others may have come first
-    finish(cluster, a, b, c)
-
-
-def test_a_sick_node_leaves_where_it_is_to_be_excluded(cluster: Cluster) -> None:
-    script = cluster.script(TRAINS)
-    cluster.tell("sick b")
-    exclude = ["--ft-health-action", "exclude"]
-    a = cluster.launch("a", script, *exclude)
-    b = cluster.launch("b", script, *exclude, *sick_when_told(cluster, "b"))
-    assert "leaves the job: node" in b.end(1)
-    c = cluster.launch("c", script, *exclude)
-    a.hear("trains", 0), c.hear("trains", 0)
+    assert "is sick: command: card 3 is loose" in b.end(0)
+    assert b.cycles() == []
     finish(cluster, a, c)
-    assert b.cycles() == [] and b.journal("node_excluded")[0]["reason"].endswith(
-        "is sick: command: card 3 is loose. Too few nodes are left: 1 of 2"
-    )
+
+
+def test_a_sick_node_stays_where_it_is_needed(cluster: Cluster) -> None:
+    """Also a job whose nodes are all sick begins; and at once, as all its nodes are there."""
+    script = cluster.script(TRAINS)
+    cluster.tell("sick a"), cluster.tell("sick b")
+    nodes = [
+        cluster.launch(name, script, *EXCLUDE, *sick_when_told(cluster, name), conf="last_call_timeout=600")
+        for name in "ab"
+    ]
+    for node in nodes:
+        node.hear("trains", 0)
+        node.wait_for("is sick, it trains, as no other node waits for its place: command: card 3 is loose")
+    finish(cluster, *nodes)
+
+
+def test_a_sick_spare_leaves_and_the_others_train(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, *EXCLUDE) for name in "ab")
+    a.hear("trains", 0), b.hear("trains", 0)
+    cluster.tell("sick c")
+    c = cluster.launch("c", script, *EXCLUDE, *sick_when_told(cluster, "c"))
+    assert "is sick: command: card 3 is loose" in c.end(0)
+    (event,) = c.journal("node_excluded")
+    assert event["reason"].endswith("is sick: command: card 3 is loose")
+    finish(cluster, a, b)
+    assert a.cycles() == b.cycles() == [0]
 
 
 def test_a_node_that_gets_sick_is_excluded_while_it_trains(cluster: Cluster) -> None:
     script = cluster.script(TRAINS)
-    flags = ["--ft-health-action", "exclude", "--ft-node-health-check-interval", "0.5"]
+    flags = [*EXCLUDE, "--ft-node-health-check-interval", "0.5"]
     a = cluster.launch("a", script, *flags, nnodes="1:2")
     b = cluster.launch("b", script, *flags, *sick_when_told(cluster, "b"), nnodes="1:2")
     a.hear("trains", 0), b.hear("trains", 0)
     cluster.tell("sick b")
     assert "is sick: command: card 3 is loose" in b.end(0)
     a.hear("trains", 1)
+    a.wait_for("is sick: the others continue without it")
     finish(cluster, a)
+
+
+def test_segments_without_a_known_domain_are_formed_of_all_nodes(cluster: Cluster) -> None:
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, "--ft-segment", "2") for name in "ab")
+    a.hear("trains", 0), b.hear("trains", 0)
+    a.wait_for("segment: the NVLink domain of this node is not known: all such nodes count as one domain")
+    finish(cluster, a, b)
 
 
 def test_storage_that_hangs_is_found_in_time(cluster: Cluster) -> None:

@@ -123,6 +123,18 @@ if CYCLE == 0 and RANK == 3:
 
 
 @pytest.mark.slow
+def test_clock_that_is_ahead_is_found_before_the_ranks_start(cluster: Cluster, clock_ahead: str) -> None:
+    script = cluster.script(TRAINS)
+    a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead})
+    a.wait_for("journal in")
+    b = cluster.launch("b", script)
+    b.wait_for(r"health of this node: clock: the clock of node \S+ is [56]\d\.\d s ahead of this one")
+    a.hear("trains", 0), b.hear("trains", 0)
+    cluster.tell("finish")
+    a.end(0), b.end(0)
+
+
+@pytest.mark.slow
 def test_clocks_that_are_60_seconds_apart(cluster: Cluster, clock_ahead: str) -> None:
     """The restart that is due happens, no other one does: nothing between nodes is decided by wall clocks."""
     script = cluster.script(FAILS_ONCE)

@@ -294,8 +294,9 @@ class CheckedWorld(World):
         phase = launcher.node.phase
         if after is Leave and before is Gather and phase.departs == "excluded":
             launcher.touched.add("excluded")
-            if phase.code or launcher.node.takes_part:
-                raise Violation(f"4: {launcher.name} is sick and leaves with {phase.code}")
+            formed = self.store.values.get(records.key("members", launcher.node.record.formed), "")
+            if phase.code or not formed or launcher.name in Membership.decode(formed).names:
+                raise Violation(f"4: {launcher.name} is sick and leaves with {phase.code}, with a place")
         if isinstance(event, m.Signal) and not event.by:
             self.signalled.setdefault(launcher.name, self.now)
         if isinstance(event, m.Requested) and isinstance(launcher.node.phase, Run | Settle | Stop):

@@ -119,7 +119,6 @@ class Launcher:
     rank_store: str = ""  # why it could not be opened
     rank_store_cycle: int = -1
     sweeps: int = 0
-    sick_until: float = 0.0
     exiting: int | None = None
     trace: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=400))
 
@@ -435,7 +434,7 @@ class Launcher:
 
     def _sick(self, share: float) -> str:
         """What a check finds; "": nothing."""
-        if self.world.now < self.sick_until:
+        if self.world.now < self.world.sick_until.get(self.name, 0.0):
             return SICK
         return SICK if self.random.random() < share * self.world.scenario.sick else ""
 

@@ -210,6 +210,15 @@ def _early_exit_is_lost(self: node.Node, phase: node.Start, event: Any, now: flo
     return [] if isinstance(event, messages.RankExited) else running.on_start(self, phase, event, now)
 
 
+def _sick_node_leaves_by_itself(
+    self: node.Node, phase: node.Gather, event: Any, now: float
+) -> list[messages.Action]:
+    if self.may_leave:
+        self.phase = node.Leave(0, "it is sick", "excluded")
+        return []
+    return gathering.on_gather(self, phase, event, now)
+
+
 IN_A_RESTART, SPARES = ("in_a_restart",), ("flapping_spare", "launch", "replace")
 SIGNALS, BEHIND = ("sigterm", "sigterm_some"), ("exclude", "lose_most", "launch")
 MUTATIONS = (
@@ -306,4 +315,5 @@ MUTATIONS = (
     Mutation("a request counts only where its record wins", _request_is_lost, ("request_in_a_failure",)),
     Mutation("a node that leaves proposes only once", _host_gives_up_its_record, SIGNALS),
     Mutation("a rank that ends before the last one starts", _replace(node.Start, on=_early_exit_is_lost)),
+    Mutation("a sick node leaves by itself", _replace(node.Gather, on=_sick_node_leaves_by_itself)),
 )

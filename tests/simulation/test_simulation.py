@@ -121,6 +121,61 @@ def test_a_bug_at_one_step_ends_the_job_on_all_nodes(nodes: int) -> None:
         assert len(world.groups) in cycles
 
 
+def _names(world: CheckedWorld) -> list[str]:
+    """The members of each cycle."""
+    cycles = sorted(world.started)
+    return [" ".join(sorted(world.started[cycle][0].names)) for cycle in cycles]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "most", "faults", "cycles", "codes"),
+    [
+        (3, 1, 3, [(-1.0, "sicken", (each, 900.0)) for each in range(3)], ["n0 n1 n2"], [0, 0, 0]),
+        (3, 1, 3, [(0.0, "sicken", (1, 900.0))], ["n0 n2"], [0, 0, 0]),
+        (2, 2, 2, [(0.0, "sicken", (1, 900.0))], ["n0 n1"], [0, 0]),
+        (2, 2, 2, [(8.0, "sicken", (2, 900.0)), (9.0, "launch", ())], ["n0 n1"], [0, 0, 0]),
+        (3, 2, 3, [(9.0, "sicken", (2, 900.0))], ["n0 n1 n2", "n0 n1"], [0, 0, 0]),
+        (3, 2, 3, [(9.0, "sicken", (0, 900.0))], ["n0 n1 n2", "n1 n2"], [0, 0, 0]),
+        (3, 3, 3, [(9.0, "sicken", (2, 900.0))], ["n0 n1 n2"], [0, 0, 0]),
+        (2, 2, 2, [(8.0, "launch", ()), (12.0, "sicken", (1, 900.0))], ["n0 n1", "n0 n2"], [0, 0, 0]),
+    ],
+    ids=[
+        "all are sick",
+        "one at the start",
+        "one that is needed",
+        "a spare",
+        "while it trains",
+        "the host while it trains",
+        "one that is needed while it trains",
+        "a spare takes its place",
+    ],
+)
+def test_sick_nodes_leave_where_the_others_suffice(
+    nodes: int,
+    least: int,
+    most: int,
+    faults: list[tuple[float, str, tuple[object, ...]]],
+    cycles: list[str],
+    codes: list[int],
+) -> None:
+    """With --ft-health-action exclude."""
+    job = replace(_job(nodes, faults), least=least, most=most, exclude_sick=True)
+    world, violation = run(job)
+    assert not violation
+    assert _names(world) == cycles
+    assert [node.exit_code for node in world.launchers] == codes
+    assert all(record.restarts == 0 for record in world.records.values())
+
+
+def test_sick_node_that_recovers_has_a_place_again() -> None:
+    """It waits as a spare, without --ft-health-action exclude."""
+    faults = [(0.0, "sicken", (1, 10.0)), (15.0, "power_off", (2,))]
+    job = replace(_job(3, faults), least=2, most=2)
+    world, violation = run(job)
+    assert not violation
+    assert _names(world) == ["n0 n2", "n0 n1"]
+
+
 def test_second_loss_while_the_first_is_replaced_is_replaced_too() -> None:
     job = replace(_job(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
     world, violation = run(job)

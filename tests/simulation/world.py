@@ -98,6 +98,7 @@ class World:
         self.blocked: set[tuple[str, int]] = set()
         self.cannot_start: set[str] = set()
         self.broken_rank_store: set[str] = set()
+        self.sick_until: dict[str, float] = {}
         self.lost_replies = 0.0
         self.skew: set[str] = set()
         self.steps = 0
@@ -340,17 +341,12 @@ class World:
                 node.touched.add("excluded")
             node.post(m.Requested(node.ranks[0].number, action, "asked for by the simulation"))
 
-    def sicken(self, index: int, seconds: float) -> None:
-        """Every check of a node finds it sick."""
-        if node := self._pick(index):
-            node.sick_until = self.now + seconds
-            if node.ranks:
+    def sicken(self, number: int, seconds: float) -> None:
+        """Every check of this node, which may start later, finds it sick."""
+        self.sick_until[f"n{number}"] = self.now + seconds
+        for node in self.launchers[number : number + 1]:
+            if node.ranks and not node.gone:
                 node.post(m.Health(node.cycle, SICK))
-                self.after(seconds, self._recover, node, node.cycle)
-
-    def _recover(self, node: Launcher, cycle: int) -> None:
-        if not node.gone:
-            node.post(m.Health(cycle))
 
     def block_rank(self, index: int) -> None:
         """A rank waits for a disk, and even SIGKILL does not end it."""

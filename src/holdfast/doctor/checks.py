@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 
@@ -22,7 +21,7 @@ from ..fault_tolerance.processes.cgroups import Limit
 from ..health import GOOD, SICK, WARNING
 from ..health.cards import LINK_DOWN
 from ..health.checks import Checks, Wanted
-from ..in_time import TooLate, UnderWay
+from ..in_time import TooLate, UnderWay, answers
 from ..lazy import NEWEST_TORCH, OLDEST_TORCH, release
 from . import facts
 from .facts import Folder, Interpreter, Name
@@ -102,15 +101,12 @@ def within_deadline(
     checks: Mapping[str, Callable[[], Finding | list[Finding]]], seconds: float = DEADLINE
 ) -> list[Finding]:
     """Run checks side by side; one that fails, or blocks for longer than `seconds`, becomes a note."""
-    end = time.monotonic() + seconds
     found: list[Finding] = []
-    for name, result in [(name, _start(check)) for name, check in checks.items()]:
-        try:
-            answer = result(max(0.0, end - time.monotonic()))
-        except TooLate:
+    for name, answer in answers({name: _start(check) for name, check in checks.items()}, seconds):
+        if isinstance(answer, TooLate):
             answer = note(name, f"not checked: no answer within {seconds:g} s", "Check it by hand")
-        except Exception as error:  # such as a file of the kernel that is not as expected
-            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        elif isinstance(answer, Exception):  # such as a file of the kernel that is not as expected
+            reason = getattr(answer, "strerror", None) or f"{type(answer).__name__}: {answer}"
             answer = note(name, f"not checked: {reason}", "Check it by hand, or run this as another user")
         found += [answer] if isinstance(answer, Finding) else answer
     return found

@@ -1,6 +1,6 @@
 """Checks of a node: GPUs, network cards, storage, the machine, and a command of the user's own. Each gives findings.
 
-`checks` has which of them apply and when each is done, `probe` the processes that may hang.
+`checks` has which of them apply and when each is done, `probe` the process that may hang, `programs` how one is ended.
 Does not cover: what follows from a finding, see `fault_tolerance.launcher.node_health`.
 """
 

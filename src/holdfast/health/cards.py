@@ -37,10 +37,10 @@ class Card:
     """Why a fact is missing."""
 
 
-def read(state: str | None, link_down: str | None, folder: str = FOLDER) -> list[Card]:
+def read(state: str | None, link_down: str | None) -> list[Card]:
     """The cards of this machine. `state` and `link_down` are paths with {nic} or {dev_name}; None: not to be read."""
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(os.listdir(FOLDER))
     except FileNotFoundError:
         return []
     found = []
@@ -55,7 +55,7 @@ def read(state: str | None, link_down: str | None, folder: str = FOLDER) -> list
                 problems.append(f"{path}: {error.strerror}")
                 return ""
 
-        port = f"{folder}/{name}/ports/1"
+        port = f"{FOLDER}/{name}/ports/1"
         state_text = content(_filled(state, name)).rpartition(":")[2].strip() if state else ""
         downed = content(_filled(link_down, name)) if link_down else ""
         why_not = problems[0] if problems else ""
@@ -66,7 +66,7 @@ def read(state: str | None, link_down: str | None, folder: str = FOLDER) -> list
                 state_text,
                 int(downed) if downed.isdecimal() else None,
                 float(rate) if rate.replace(".", "", 1).isdecimal() else None,
-                content(f"{folder}/{name}/hca_type"),
+                content(f"{FOLDER}/{name}/hca_type"),
                 why_not,
             )
         )

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.in_time import TooLate, UnderWay
+from holdfast.in_time import TooLate, UnderWay, answers
 
-from . import ABSENT, SICK, WARNING, Finding, cards, gpus, host, storage
-from .probe import Probe, Unanswered, end_all, run_command
+from . import ABSENT, SICK, WARNING, Finding, cards, gpus, host, programs, storage
+from .probe import Probe, Unanswered
 
 SECONDS = 2.0
 OPENS = 60.0
@@ -41,7 +41,6 @@ class Wanted:
     node: str = ""
     seconds: float = SECONDS
     """For all checks together."""
-    cards_folder: str = cards.FOLDER
 
 
 class Checks:
@@ -69,7 +68,7 @@ class Checks:
             host.CHECK: lambda: host.check(wanted.run_dir),
         }
         if wanted.command:
-            parts["command"] = lambda: [run_command(wanted.command, wanted.seconds)]
+            parts["command"] = lambda: [programs.run_command(wanted.command, wanted.seconds)]
         if not trains or now - self._slow_at >= STORAGE_EVERY:
             self._slow_at = now
             parts[storage.CHECK] = self._check_storage
@@ -77,17 +76,18 @@ class Checks:
             if name not in self._under_way:  # one that hangs is not followed by another
                 self._under_way[name] = UnderWay(part)
         found = []
-        for name in parts:
-            left = now + wanted.seconds + 0.2 - time.monotonic()  # processes have their own deadline
-            try:
-                found += self._under_way[name].answer(max(0.0, left))
-            except TooLate:
+        calls = {name: self._under_way[name].answer for name in parts}
+        for name, answer in answers(calls, wanted.seconds + 0.2):  # processes have their own deadline
+            if isinstance(answer, TooLate):
                 text = f"no answer within {wanted.seconds:g} s"
                 late = Finding(name, WARNING, f"not checked: {text}", what="late")
                 found.append(self._driver_hangs if name == gpus.CHECK and self._driver_hangs else late)
                 continue
-            except Exception as error:
-                found.append(Finding(name, WARNING, f"not checked: {error!r}"))
+            found += (
+                [Finding(name, WARNING, f"not checked: {answer!r}")]
+                if isinstance(answer, Exception)
+                else answer
+            )
             del self._under_way[name]
         return found
 
@@ -124,7 +124,7 @@ class Checks:
             return [
                 Finding(cards.CHECK, ABSENT, "not to be checked (enable_nic_healthcheck, enable_nic_monitor)")
             ]
-        found = cards.read(wanted.card_states, wanted.link_down, wanted.cards_folder)
+        found = cards.read(wanted.card_states, wanted.link_down)
         if self._cards_at_start is None:
             self._cards_at_start = self._cards_before = found
         before, self._cards_before = self._cards_before, found
@@ -158,4 +158,4 @@ class Checks:
         """End the processes."""
         self.gpus.end()
         self._storage.end()
-        end_all()
+        programs.end_all()

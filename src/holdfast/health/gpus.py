@@ -9,7 +9,6 @@ reset of the GPU without a new load of the driver has repaired, which counts as 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from . import ABSENT, GOOD, SICK, WARNING, Finding
+from .kernel_log import KernelLog
 
 CHECK = "GPUs"
 XIDS = {
@@ -42,7 +42,6 @@ FACTS = {
     "reasons for low clocks": "slowed",
 }
 """Facts that may be unavailable: the name for people, and the key in `Gpu`."""
-_RECORD = 8192
 _LOST = (15, 16)
 """NVML's errors that say that the GPU is lost, and that it needs a reset. Others are no fault of the GPU."""
 
@@ -54,15 +53,10 @@ the driver was loaded), remap_failed, remap_pending, retire_pending, links (that
 class Reader:
     """NVML, opened once; and the kernel's log from the last driver load on. Raises what NVML raises."""
 
-    def __init__(self, log: str = "/dev/kmsg") -> None:
+    def __init__(self) -> None:
         self._nvml: Any = import_module("pynvml")
         self._nvml.nvmlInit()
-        self._unread = ""
-        self._log = -1
-        try:
-            self._log = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            self._unread = f"{log}: {error.strerror}"
+        self._log = KernelLog()
 
     def gpus(self) -> list[Gpu]:
         """The facts of each GPU."""
@@ -119,21 +113,12 @@ class Reader:
     def xids(self) -> tuple[list[str], str]:
         """The lines of Xids that the kernel's log has had since the last call; or none, and why it cannot be read."""
         found: list[str] = []
-        for _ in range(10_000 if self._log >= 0 else 0):
-            try:
-                record = os.read(self._log, _RECORD)
-            except BrokenPipeError:  # records that were not read are overwritten; the next one is there
-                continue
-            except OSError:  # nothing more, mostly
-                break
-            text = record.decode(errors="replace").partition(";")[2].partition("\n")[0]
+        for text in self._log.texts():
             if _LOADED.search(text):
                 found.clear()
             if _XID.search(text):
                 found.append(text)
-            if not record:
-                break
-        return found[-50:], self._unread
+        return found[-50:], self._log.refused
 
     def holders(self) -> list[list[int]]:
         """Who holds memory: [GPU, pid, MiB]. Empty where NVML does not know processes."""

@@ -1,4 +1,4 @@
-"""Processes that may hang, and are left behind then: one that asks the driver or reads storage, the user's command.
+"""A process that may hang, and is left behind then: it asks the driver, or reads storage.
 
 A call that the kernel does not end holds its whole process; so such a call is never made in the launcher. `Probe` is
 the launcher's end, `serve` runs in the process and answers requests, each a line of JSON, by lines of JSON.
@@ -8,37 +8,22 @@ Does not cover: a process in the kernel's state D, which stays until the kernel 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
 import select
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import asdict
 from typing import Any
 
-from . import GOOD, SICK, WARNING, Finding
+from . import programs
 
-RUNNING: set[int] = set()
-"""Pids of the processes that run now: a sweep of what ranks have left behind spares them."""
-_starts = threading.Lock()
-_paused = threading.Event()
 MOST_HUNG = 3
 """Processes of a probe that hang and cannot be ended, before no further one is started."""
 _CODE = "import sys; del sys.path[0]\nfrom holdfast.health.probe import serve\nserve()"
-_WITH_LAUNCHER = """exec 3<&0 </dev/null
-{ read -r _; kill -s KILL -- -$$; } <&3 >/dev/null 2>&1 &
-exec 3<&-
-exec /bin/sh -c "$1"
-"""
-"""Runs a command. When the launcher ends, however it does, the pipe closes and the command's group is killed."""
-_REAP = 0.1
-_OUTPUT = 10_000  # bytes
 
 
 class Unanswered(Exception):
@@ -81,7 +66,7 @@ class Probe:
         try:
             if self._process is None or self._process.poll() is not None:
                 self.close()
-                self._process = _started([sys.executable, "-c", _CODE], stdin=subprocess.PIPE)
+                self._process = programs.start([sys.executable, "-c", _CODE], stdin=subprocess.PIPE)
             if self._is_over:
                 self.close()
                 raise Unanswered("the checks have ended", [])
@@ -118,86 +103,12 @@ class Probe:
         """End the process; the next question starts another."""
         process, self._process = self._process, None
         if process is not None:
-            _end(process)
+            programs.end(process)
 
     def end(self) -> None:
         """End the process, also one that another thread starts now."""
         self._is_over = True
         self.close()
-
-
-def end_all() -> None:
-    """Kill the processes that run now."""
-    for pid in list(RUNNING):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-
-
-def pause(is_paused: bool) -> None:
-    """Start no process meanwhile: a sweep would end one that it does not know of."""
-    if is_paused:  # without a lock: a process may take seconds to start
-        _paused.set()
-    else:
-        _paused.clear()
-
-
-def _started(words: list[str], **more: Any) -> subprocess.Popen[bytes]:
-    more = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **more}
-    with _starts:
-        if _paused.is_set():
-            raise OSError("ranks are being stopped")
-        process = subprocess.Popen(words, start_new_session=True, **more)
-        RUNNING.add(process.pid)
-    if _paused.is_set():
-        _end(process)
-        raise OSError("ranks are being stopped")
-    return process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in process.stdin, process.stdout:
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_REAP)
-    if process.returncode is not None:
-        RUNNING.discard(process.pid)
-    else:  # in the kernel's state D: it is waited for in the background, so that its number is known to be taken
-        threading.Thread(target=_wait, args=(process,), daemon=True).start()
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    process.wait()
-    RUNNING.discard(process.pid)
-
-
-def run_command(command: str, seconds: float) -> Finding:
-    """The user's own check: exit code 0 is healthy, and its last line of output is the reason."""
-    check = "command"
-    with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves behind may keep one open
-        try:
-            words = ["/bin/sh", "-c", _WITH_LAUNCHER, "sh", command]
-            process = _started(words, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
-        except OSError as error:
-            return Finding(
-                check, WARNING, f"--ft-health-command cannot be started: {error.strerror or error}"
-            )
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return Finding(check, SICK, f"no answer of --ft-health-command within {seconds:g} s")
-        finally:
-            _end(process)  # also what it left behind
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT))
-        text = output.read().decode(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1].strip()[:300] if lines else ""
-    if process.returncode == 0:
-        return Finding(check, GOOD, last or "exit code 0")
-    return Finding(check, SICK, last or f"exit code {process.returncode} of --ft-health-command")
 
 
 # -- in the process -------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ KINDS: dict[str, tuple[str, str]] = {
         "`facts` (a sentence); `ranks` of a straggler",
     ),
     "node_replaced": (
-        "a suspected node of this cycle takes no part in the next one",
+        "a suspected or sick node of this cycle takes no part in the next one",
         "`cycle`, `suspect`, `instead` (the node that takes its place; missing where the others continue "
         "without it)",
     ),

@@ -109,7 +109,7 @@ class Outcome(Enum):
         "continue", "no")
     EXCLUDED_LAST = (
         FAILED,
-        "this node was excluded, at a rank's request or for its health, and too few nodes and spares are left",
+        "this node was excluded at a rank's request, and too few nodes and spares are left",
         SAME, "yes, without this node")
     RANKS_DISAGREE = (
         FAILED,

@@ -245,9 +245,11 @@ def _join(
         numbers = (os.environ.get(name, "") for name in ("SLURM_PROCID", "GROUP_RANK"))
         order = next((int(number) for number in numbers if number.isdecimal()), -1)
     domain = options.node_domain or ("" if given.is_one_node else health.domain())
-    if not (domain or given.is_one_node) and options.resolved.config.segment:
-        logger.warning("segment: the NVLink domain of this node is not known; give --ft-node-domain")
-    domain = domain or socket.gethostname()
+    if domain or given.is_one_node or not options.resolved.config.segment:
+        domain = domain or socket.gethostname()
+    else:
+        text = "segment: the NVLink domain of this node is not known: all such nodes count as one domain"
+        logger.warning("%s. Give --ft-node-domain", text)
     me = Member(node, int(given.nproc_per_node), LOOPBACK, order=order, role=given.role, domain=domain)
     if given.is_one_node:
         return LocalStore(), me, True

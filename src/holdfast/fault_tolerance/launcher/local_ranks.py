@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from holdfast.health import probe
+from holdfast.health import programs
 from holdfast.incidents.capture.context import NodeContext
 from holdfast.journal.writer import Journal
 
@@ -101,9 +101,7 @@ class LocalRanks:
         """Children of this launcher that no rank has left behind, or that cannot be ended."""
         stuck = set(self._group.running.values()) if self._sweep is not None else set()
         own = {self._monitor.pid} | self._rank_stores.pids | self._ahead.pids
-        from holdfast.incidents.capture.py_spy import RUNNING
-
-        return own | RUNNING | probe.RUNNING | stuck
+        return own | programs.RUNNING | stuck
 
     # -- the start --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.health import ABSENT, GOOD, SICK, Finding, host, probe
+from holdfast.health import ABSENT, GOOD, SICK, Finding, host, probe, programs
 from holdfast.health.checks import Checks, Wanted
 from holdfast.health.storage import CHECK as STORAGE
 from holdfast.in_time import TooLate, UnderWay
@@ -48,7 +48,7 @@ class NodeHealth:
         self._checks = Checks(wanted)
         self._lock = threading.Lock()  # held by one check after the other
         self._reported: dict[tuple[str, str], Finding] = {}
-        self._posted: Health | None = None
+        self._told: Health | None = None  # newest, if it was sick
         self._cycle, self._next = 0, 0.0  # when the next check is due while ranks train, in monotonic seconds
         self._stops_waiting = threading.Event()
         self._pauses = 0  # begun or ended, since ranks were stopped
@@ -91,7 +91,7 @@ class NodeHealth:
             except Exception as error:
                 self._journal.record("launcher_error", what="the check of this node", error=repr(error))
             finally:
-                self._post(self._answer(cycle))
+                self._tell(cycle, is_asked=True)
 
         try:
             UnderWay(work)
@@ -115,9 +115,7 @@ class NodeHealth:
                 return  # the ranks were stopped meanwhile, and processes of the check may be missing
             is_full = any(each.check == STORAGE for each in found)
             self._report([*found, *(self._clock() if is_full else [])])
-            if (answer := self._answer(cycle)) != self._posted:
-                self._posted = answer
-                self._post(answer)
+            self._tell(cycle)
 
         with suppress(RuntimeError):
             UnderWay(work)
@@ -125,7 +123,7 @@ class NodeHealth:
     def pause(self, is_paused: bool) -> None:
         """Ranks are being stopped, and no process may be started; or they are gone."""
         self._pauses += 1
-        probe.pause(is_paused)
+        programs.pause(is_paused)
 
     def take_first(self) -> None:
         """Report what the first check finds, where no controller asks for it."""
@@ -149,10 +147,14 @@ class NodeHealth:
 
         return host.check_clock(self._wanted.node, swap)
 
-    def _answer(self, cycle: int) -> Health:
+    def _tell(self, cycle: int, *, is_asked: bool = False) -> None:
+        """Post what makes this node sick in this cycle, if it has changed."""
         sick = [each for each in self._reported.values() if each.verdict == SICK]
         is_own = not sick or any(each.is_hardware or each.check == "command" for each in sick)
-        return Health(cycle, "; ".join(map(_safe, sick)), is_own)
+        health = Health(cycle, "; ".join(map(_safe, sick)), is_own)
+        told, self._told = self._told, health if sick else None
+        if is_asked or self._told != told:
+            self._post(health)
 
     def _report(self, found: list[Finding]) -> None:
         """Log and record what is new; forget what is gone."""

@@ -6,7 +6,7 @@
     procfs.py          files of /proc: threads and children sampled twice, files on network filesystems
     waiting_on.py      the system call that a rank waits in, and the object
     stack_request.py   stacks and collectives from the rank itself, and stacks by a signal
-    py_spy.py          stacks by py-spy; a program that has to answer in time
+    py_spy.py          stacks by py-spy
     host.py            faults of the node: memory that ran out, the kernel's log, GPUs; core dumps
 
 Always holds: nothing here raises, and nothing waits beyond the moment that the caller names, whatever state a rank is

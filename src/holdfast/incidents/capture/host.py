@@ -18,28 +18,24 @@ import signal
 import time
 
 from ...fault_tolerance.processes import cgroups, proc
+from ...health import programs
+from ...health.kernel_log import DEVICE, KernelLog
 from ...in_time import TooLate, within
 from ..evidence import NodeFault, NodeFaultKind
 from .procfs import content, link
-from .py_spy import find_program, run_with_deadline
 
 Facts = tuple[tuple[NodeFault, ...], tuple[str, ...]]
 """Faults, and other facts in a sentence each."""
 
 # -- the kernel's log and memory -------------------------------------------------------------------------------
 
-DEVICE = "/dev/kmsg"
-MOST_RECORDS = 2000
-"""Records that are read at a time."""
 KEPT = 200
-_RECORD = 8192
 _MATTERS = re.compile(
     r"Killed process|oom-kill:|NVRM: Xid|Uncorrect|Machine Check|Hardware Error|blocked for more than"
 )
 _ACCESS = re.compile(r"NVRM: Xid \([^)]*\): (13|31|43|45)\b")
 """NVIDIA's catalogue of Xids: an illegal address or instruction, and what the driver ends for it."""
 _KILLED = re.compile(r"(Memory cgroup out of memory|Out of memory)?[^\n]*?Killed process (\d+) \(([^)]*)\)")
-
 
 _FILES = ("memory.events", "memory.oom_control")
 _INITIAL_NAMESPACE = "pid:[4026531836]"
@@ -52,38 +48,19 @@ class OomWatch:
 
     def __init__(self, own: str = "/proc/self", device: str = DEVICE) -> None:
         """`own` is the folder in ``/proc`` of a process that is in the ranks' control group."""
-        self.refused = ""
-        """Why the log cannot be read; empty where it can."""
+        self._log = KernelLog(device, is_new_only=True)
+        self.close = self._log.close
+        self.refused = f"The kernel's log cannot be read ({self._log.refused})." if self._log.refused else ""
         self._lines: list[str] = []
-        self._handle = -1
-        try:
-            self._handle = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._handle, 0, os.SEEK_END)
-        except OSError as error:
-            self.close()
-            self.refused = f"The kernel's log cannot be read ({device}: {error.strerror or error})."
         self._own = own
         self._counter = _counter(own)
         self._before = _count(self._counter)
         self._same_pids = link("/proc/self/ns/pid") == _INITIAL_NAMESPACE
 
     def lines(self) -> tuple[str, ...]:
-        """The log's lines on faults since the beginning, the oldest first: at most `KEPT`.
-
-        A record is `level,number,time,flags;text`, and lines of fields after it (Documentation/ABI, dev-kmsg).
-        """
-        for _ in range(MOST_RECORDS if self._handle >= 0 else 0):
-            try:
-                record = os.read(self._handle, _RECORD)
-            except BrokenPipeError:  # records that were not read are overwritten; the next one is there
-                continue
-            except OSError:  # nothing more, mostly
-                break
-            text = record.decode(errors="replace").partition(";")[2].partition("\n")[0]
-            if _MATTERS.search(text) and len(self._lines) < KEPT:
-                self._lines.append(text)
-            if not record:
-                break
+        """The log's lines on faults since the beginning, the oldest first: at most `KEPT`."""
+        self._lines += filter(_MATTERS.search, self._log.texts())
+        del self._lines[KEPT:]
         return tuple(self._lines)
 
     def killed(self, pid: int) -> str:
@@ -113,12 +90,6 @@ class OomWatch:
         if counted := self.counted():
             faults.append(NodeFault(NodeFaultKind.OOM_KILL, counted))
         return (*faults, *hardware_faults(lines)), (self.refused,) if self.refused else ()
-
-    def close(self) -> None:
-        """Close the log. Safe to call twice."""
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
-            os.close(handle)
 
 
 def killed_for_memory(lines: tuple[str, ...]) -> dict[int, str]:
@@ -206,11 +177,11 @@ def gpu_facts(until: float) -> Facts:
 
 
 def _queried(until: float) -> Facts:
-    program = find_program("nvidia-smi")
+    program = programs.find("nvidia-smi")
     if not program:
         return (), ()
     words = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-    table, why_not = run_with_deadline(words, until)
+    table, why_not = programs.output(words, until)
     if not why_not:
         return gpu_faults(table), ()
     text = f"The NVIDIA driver did not report its GPUs: {why_not.splitlines()[0]}."

@@ -1,23 +1,17 @@
-"""A process's Python stacks by py-spy, for ranks that do not report their own; and programs that answer in time.
+"""A process's Python stacks by py-spy, for ranks that do not report their own.
 
-Always holds: py-spy reads the process's memory without pausing it (`--nonblocking`). A program is killed when its time
-is over, and not waited for where even that does not end it (it is blocked in the kernel). Starting one may wait for
-its disk, so this belongs in a thread.
-Does not cover: native frames, which need a pause of some milliseconds; processes of other users; programs that leave
-children behind.
+Always holds: py-spy reads the process's memory without pausing it (`--nonblocking`). Starting it may wait for its disk,
+so this belongs in a thread.
+Does not cover: native frames, which need a pause of some milliseconds; processes of other users.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
+from ...health import programs
 from ..evidence import Frame, Thread
 from ..wire import both_ends
 from .procfs import content
@@ -29,13 +23,13 @@ _GONE = ("No such process", "No such file or directory", "os error 3)")
 
 def stacks(pid: int, until: float) -> tuple[tuple[Thread, ...], str]:
     """All threads of the process by `until` (monotonic seconds), the main one first; or none, and why, in words."""
-    program = find_program("py-spy")
+    program = programs.find("py-spy")
     if not program:
         return (), "py-spy is not installed"
     if until <= time.monotonic():
         return (), "no time was left for py-spy"
     words = [program, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", str(pid)]
-    output, why_not = run_with_deadline(words, until)
+    output, why_not = programs.output(words, until)
     if why_not:
         return (), why(why_not, content("/proc/sys/kernel/yama/ptrace_scope").strip())
     return parsed(output, pid)
@@ -78,56 +72,3 @@ def why(error: str, ptrace_scope: str = "") -> str:
         return "the process had ended before py-spy read it"
     first = next((line for line in error.splitlines() if line.strip()), "")
     return first if first.startswith("py-spy") else f"py-spy: {first.removeprefix('Error: ')}"
-
-
-# -- a program that answers in time ----------------------------------------------------------------------------
-
-RUNNING: set[int] = set()
-"""Pids of the programs that run now: a sweep of what ranks have left behind spares them."""
-
-_BURIAL = 0.1
-"""Seconds for which a program that was ended is waited for."""
-
-
-def find_program(name: str) -> str:
-    """The path of a program: on PATH, or in this interpreter's folder; '' where it is in neither place."""
-    own = os.path.join(os.path.dirname(sys.executable), name)
-    return shutil.which(name) or (own if os.access(own, os.X_OK) else "")
-
-
-def run_with_deadline(words: Sequence[str], until: float) -> tuple[str, str]:
-    """What the program writes, if it ends well before `until` (monotonic seconds); or why there is nothing."""
-    name = os.path.basename(words[0])
-    try:
-        running = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return "", f"{name} cannot be started: {error.strerror or error}"
-    RUNNING.add(running.pid)
-    try:
-        out, err = running.communicate(timeout=max(until - time.monotonic(), 0.0))
-    except subprocess.TimeoutExpired:
-        return "", f"{name} was not done in time{_end(running)}"
-    finally:
-        if running.returncode is not None:
-            RUNNING.discard(running.pid)
-    if running.returncode:
-        return "", err.decode(errors="replace").strip() or f"{name} ended with {running.returncode}"
-    return out.decode(errors="replace"), ""
-
-
-def _end(running: subprocess.Popen[bytes]) -> str:
-    running.kill()
-    for pipe in (running.stdout, running.stderr):
-        if pipe is not None:
-            pipe.close()
-    try:
-        running.wait(_BURIAL)
-    except subprocess.TimeoutExpired:
-        return ", and does not end"
-    return ""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from ...fault_tolerance.board import BoardReader
 from ...fault_tolerance.board.values import BoardEvent, Snapshot
 from ...fault_tolerance.processes import proc
+from ...health import programs
 from .. import wire
 from ..evidence import (
     BoardFacts,
@@ -207,7 +208,7 @@ class RankProbe:
 
     def ask(self, until: float, spies: threading.Semaphore) -> None:
         """Have it report its stacks, by py-spy where it does not, then its workers' stacks, by `until`."""
-        spied = bool(py_spy.find_program("py-spy"))
+        spied = bool(programs.find("py-spy"))
         now = time.monotonic()
         ends = now + (until - now) * _FOR_THE_RANK if spied else until
         self.reply = request(self.who.prefix, self.pid, self.start_time, ends)
