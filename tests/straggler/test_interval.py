@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.straggler.interval import ESTIMATION_STEPS, ReportInterval
+from holdfast.straggler.session import ESTIMATION_STEPS, ReportInterval
 
 
 def steps(interval: ReportInterval, seconds: float, count: int, now: float = 0.0) -> list[int]:
