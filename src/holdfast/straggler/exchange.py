@@ -36,7 +36,7 @@ from typing import Protocol
 from .gpu_facts import UNKNOWN
 from .kernels.names import is_rooted
 from .kernels.source import KernelWindow
-from .scores import Statistic, Summary, medians, weights
+from .scores import Own, References, Statistic, Summary, medians, weights
 
 MOST_AGREED = 1000
 """Names of sections that the ranks agree on; further ones are scored nowhere."""
@@ -115,24 +115,6 @@ class Gathered:
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Own:
-    """What one rank measured in a window. Times are in a unit that all ranks share."""
-
-    sections: Mapping[str, float] = field(default_factory=dict)
-    """Medians."""
-    waiting: Collection[str] = ()
-    """Names of sections that wait for other ranks, which are known and never compared."""
-    kernels: Mapping[int, float] = field(default_factory=dict)
-    """Medians of kernels that compute, by key."""
-    shares: Mapping[int, float] = field(default_factory=dict)
-    """Of all kernels, those that wait as well, the share of this rank's kernel time, by key."""
-
-    def share_of(self, kernels: Sequence[int]) -> float:
-        """The share of some kernels together."""
-        return math.fsum(self.shares.get(one, 0.0) for one in kernels)
 
 
 def key(kernel: str, collective: bool = False) -> int:
@@ -310,23 +292,6 @@ class Channel(Protocol):
 
     def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes | bytearray | None:
         """On rank 0 the payloads of all ranks, rank after rank, each padded with zeros to `length`; None elsewhere."""
-
-
-@dataclass(frozen=True)
-class References:
-    """The least medians of all ranks, of what all ranks measured. `sections` are all names that are known, in the
-    order that all ranks share; `judged` the keys of the kernels whose figures are gathered."""
-
-    section_times: Mapping[str, float]
-    kernel_times: Mapping[int, float]
-    sections: tuple[str, ...] = ()
-    waiting: frozenset[str] = frozenset()
-    judged: tuple[int, ...] = ()
-    steps: float | None = None
-    """The greatest estimate of steps between reports; None while some rank has none."""
-    still_judged: float = 1.0
-    """What is left of the share of kernel time that judged kernels had when they were chosen, on the rank where that is
-    least."""
 
 
 @dataclass(frozen=True)

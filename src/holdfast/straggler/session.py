@@ -24,14 +24,14 @@ from holdfast.fault_tolerance import environment
 
 from .background import Background, begin
 from .channel import find
-from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Own, References, Snapshot, pack
+from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Snapshot, pack
 from .gpu_facts import FIELDS, UNKNOWN, GpuFacts
 from .host import CAUSES, HostLosses
 from .kernels.source import Capture, KernelSource, KernelWindow
 from .labels import own_label
 from .log_texts import Failures, VerdictNews, log_ended
 from .report import Report
-from .scores import Scoring, scored_share
+from .scores import Own, References, Scoring, scored_share
 from .sections import KERNELS, Sections
 from .settings import compare
 from .state_file import ReportLog, StateFile, in_run_dir
