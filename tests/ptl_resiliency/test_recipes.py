@@ -10,7 +10,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast.callbacks.stragglers import LOGGER, StragglerSettings
+from holdfast.callbacks.straggler_findings import StragglerSettings
+from holdfast.callbacks.stragglers import LOGGER
 from holdfast.ptl_resiliency import StragglerDetectionCallback, recipes
 from holdfast.ptl_resiliency.recipes import straggler_det_callback
 

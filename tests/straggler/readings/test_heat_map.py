@@ -17,9 +17,7 @@ def told(t: float, overall: Scores) -> KeptReport:
     fields: dict[str, Any] = dict.fromkeys(
         ("holders", "kernels", "verdicts", "withheld", "columns", "rows", "worst_nodes"), ()
     )
-    return KeptReport(
-        number=0, t=t, run=1, cycle=0, step=None, elapsed_ms=None, nodes=1, overall=overall, **fields
-    )
+    return KeptReport(number=0, t=t, run=1, cycle=0, elapsed_ms=None, nodes=1, overall=overall, **fields)
 
 
 def test_a_column_for_each_report_and_a_row_for_each_rank() -> None:

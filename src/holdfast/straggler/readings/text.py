@@ -64,10 +64,9 @@ def _span(told: Sequence[KeptReport], of: int) -> str:
 
 def _verdicts(report: KeptReport, of: int, width: int | None) -> Iterator[str]:
     ranks = _many(len(report.overall), "rank")
-    step = "" if report.step is None else f", step {report.step}"
     made = "" if report.elapsed_ms is None else f", in {report.elapsed_ms:.1f} ms"
     yield _folded(
-        f"Report {report.number} of {of}, {_moment(report.t)}, cycle {report.cycle}{step}: "
+        f"Report {report.number} of {of}, {_moment(report.t)}, cycle {report.cycle}: "
         f"{ranks} on {_many(report.nodes, 'node')}{made}",
         width,
     )
