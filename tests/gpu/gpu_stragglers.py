@@ -17,6 +17,7 @@ from .gpu_job import Job
 
 TIMES = "mean duration of each kernel within 2 % of torch.profiler"
 RECORDS = "100,000 kernels: no record lost, none with another name"
+PAUSED = "kernels of a section with profile_cuda=False are left out of the section around it, all others are recorded"
 ATTACH = "20 times attached and detached while kernels and a CUDA graph run: results right, kernels timed each time"
 PROFILER = "beside an active torch.profiler: its trace is complete; kernels are timed again after it"
 COST = {
@@ -40,6 +41,7 @@ def kernels(folder: Path) -> Iterator[Row]:
     window = _Window(source)
     yield _attach(gpu, window)  # first: torch.profiler subscribes to CUPTI for good, which then cannot leave
     yield _count_records(gpu, window)
+    yield _leave_out(gpu, source, window)
     yield _compare_times(gpu, window)
     yield _beside_profiler(gpu, source, window)
     source.close()
@@ -125,6 +127,20 @@ def _count_records(gpu: Any, window: _Window) -> Row:
     passed = found.records == count and found.dropped == 0 and counts == [count // 2, count // 2]
     reason = f"{found.records} of {count}, {found.dropped} dropped, counts by name {counts}; {found.note}"
     return row(RECORDS, passed, reason, records=found.records, dropped=found.dropped)
+
+
+def _leave_out(gpu: Any, source: Any, window: _Window) -> Row:
+    """None of them runs where recording is switched on again: each launch waits."""
+
+    def work() -> None:
+        gpu.launch_two_kinds(10)
+        source.pause()
+        gpu.launch_two_kinds(30)
+        source.resume()
+
+    found, expected = window.measure(work), 20 * window.sections
+    reason = f"{found.records} of {expected}, {found.dropped} dropped; {found.note}"
+    return row(PAUSED, (found.records, found.dropped) == (expected, 0), reason, records=found.records)
 
 
 def _attach(gpu: Any, window: _Window) -> Row:
@@ -359,7 +375,7 @@ def named(folder: Path) -> Iterator[Row]:
 
 
 CHECKS = [
-    Check("kernels", 60, (TIMES, RECORDS, ATTACH, PROFILER), kernels),
+    Check("kernels", 60, (TIMES, RECORDS, PAUSED, ATTACH, PROFILER), kernels),
     Check("kernel-cost", 80, tuple(COST.values()), cost),
     Check("straggler", 40, (NAMED,), named),
 ]

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 
-from holdfast.callbacks.stragglers import LOGGER, StragglerSettings
+from holdfast.callbacks.straggler_findings import StragglerSettings
+from holdfast.callbacks.stragglers import LOGGER
 from holdfast.ptl_resiliency import (
     FaultToleranceCallback,
     PreemptionCallback,

@@ -15,6 +15,7 @@ from holdfast.autoresume.outcome import account_of
 from holdfast.callbacks.completion import record_suspects
 from holdfast.callbacks.straggler_findings import (
     Confirmation,
+    StragglerSettings,
     findings,
     lines,
     metrics,
@@ -22,7 +23,6 @@ from holdfast.callbacks.straggler_findings import (
     suspects_by_score,
     why_sections,
 )
-from holdfast.callbacks.stragglers import StragglerSettings
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from holdfast.straggler import Report, Verdict

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.callbacks.stragglers import StragglerSettings
+from holdfast.callbacks.straggler_findings import StragglerSettings
 from holdfast.ptl_resiliency import StragglerDetectionCallback
 
 DOCUMENTED = {

@@ -8,13 +8,12 @@ from holdfast.straggler.exchange import (
     Exchange,
     Identities,
     Layout,
-    Own,
-    References,
     Tables,
     judged,
     key,
     pack,
 )
+from holdfast.straggler.scores import Own, References
 from tests.straggler.ranks import ThreadChannel, run
 
 

@@ -104,7 +104,7 @@ def test_a_section_that_fails_at_its_end_keeps_the_error_of_the_body(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     capture = Broken()
-    capture.enter = lambda name: 1  # type: ignore[method-assign, assignment, misc, return-value]
+    capture.enter = lambda name, profiled: 1  # type: ignore[method-assign, assignment, misc, return-value]
     with pytest.raises(ZeroDivisionError), Sections(1, capture).enter("step", True):  # type: ignore[arg-type]
         raise ZeroDivisionError
     assert len(caplog.messages) == 1

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler import scores
-from holdfast.straggler.exchange import Gathered, Layout, key, pack
+from holdfast.straggler.exchange import Gathered, Layout, Snapshot, key, pack
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.scores import Best, Statistic, Summary, medians, section_scores, summarise
-from holdfast.straggler.session import Snapshot
 from holdfast.straggler.window import of_rows
 
 

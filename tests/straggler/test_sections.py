@@ -122,11 +122,11 @@ def test_kernels_are_captured_from_the_first_section_to_the_last(interval: int) 
     sections = Sections(interval, Capture(source))
     with sections.enter("outer", True):
         with sections.enter("inner", True), sections.enter("host", False):
-            assert source.calls == ["start outer"]
-        assert source.calls == ["start outer"]
-    assert source.calls == ["start outer", "stop"]
+            assert source.calls == ["start outer", "pause"]
+        assert source.calls == ["start outer", "pause", "resume"]
+    assert source.calls == (within := ["start outer", "pause", "resume", "stop"])
     with sections.enter("only_host", False):
-        assert source.calls == ["start outer", "stop"]
+        assert source.calls == within
 
 
 def test_a_raising_body_stops_the_capture() -> None:
@@ -224,7 +224,7 @@ def test_kernels_are_captured_in_a_section_that_waits() -> None:
     source = Told()
     sections = Sections(1, Capture(source))
     for _ in range(2):
-        with sections.enter("barrier", True, waits=True), sections.enter("barrier", False, waits=True):
+        with sections.enter("barrier", True, waits=True), sections.enter("barrier", True, waits=True):
             assert source.calls[-1] == "start barrier"
     assert source.calls == ["start barrier", "stop"] * 2
 

@@ -24,14 +24,38 @@ from holdfast.visible import escaped
 if TYPE_CHECKING:
     from holdfast.straggler.report import Report, Scores, Verdict
 
-    from .stragglers import StragglerSettings
-
 SECTION = "training_step"
 """What the callback measures."""
 SCORES_SHOWN = 5
 SUCCESSIVE = 3
 """Reports in a row with a low score that it takes to stop."""
 TERMINATING = "Detected stragglers. Terminating training..."
+CONFIRMED, SCORES = "confirmed", "scores"
+
+
+@dataclass(frozen=True)
+class StragglerSettings:
+    """What the callback was asked for. `shown` is how many of the best and worst scores are listed; seconds."""
+
+    report_time_interval: float
+    relative: bool
+    individual: bool
+    shown: int
+    relative_threshold: float
+    individual_threshold: float
+    stop_if_detected: bool
+    metrics: bool
+    profiling_interval: int
+    logger_name: str | None
+    stop_on: str = CONFIRMED
+
+    @property
+    def scores(self) -> list[str]:
+        """What the detector is asked to compute."""
+        asked = {"relative_perf_scores": self.relative, "individual_perf_scores": self.individual}
+        return [name for name, wanted in asked.items() if wanted]
+
+
 TEXTS = {
     "gpu_relative_perf": ("GPU relative performance", "Some GPUs have worse relative performance"),
     "gpu_individual_perf": ("GPU individual performance", "Some GPUs performance dropped"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,14 @@ from holdfast.visible import escaped
 from .arguments import named
 from .completion import record_suspects
 from .straggler_findings import (
+    CONFIRMED,
+    SCORES,
     SCORES_SHOWN,
     SECTION,
     TERMINATING,
     Confirmation,
     Fields,
+    StragglerSettings,
     findings,
     lines,
     metrics,
@@ -43,7 +45,6 @@ CALLBACK = "StragglerDetectionCallback"
 LOGGER = "nemo_logger.StragglerDetectionCallback"
 PATIENCE = 60.0
 """Seconds for which a report that is being made is waited for where the next one is due, or at the end."""
-CONFIRMED, SCORES = "confirmed", "scores"
 STOPS_ON = {
     CONFIRMED: "when a score is below its threshold in three successive reports and a verdict names that rank or its "
     "node, which takes at least 3 ranks (stop_on='confirmed', the default: one low score, as stop_on='scores' takes, "
@@ -51,29 +52,6 @@ STOPS_ON = {
     SCORES: "when a score is below its threshold in one report (stop_on='scores')",
 }
 """What `stop_if_detected` acts on, as the log says it when training begins."""
-
-
-@dataclass(frozen=True)
-class StragglerSettings:
-    """What the callback was asked for. `shown` is how many of the best and worst scores are listed; seconds."""
-
-    report_time_interval: float
-    relative: bool
-    individual: bool
-    shown: int
-    relative_threshold: float
-    individual_threshold: float
-    stop_if_detected: bool
-    metrics: bool
-    profiling_interval: int
-    logger_name: str | None
-    stop_on: str = CONFIRMED
-
-    @property
-    def scores(self) -> list[str]:
-        """What the detector is asked to compute."""
-        asked = {"relative_perf_scores": self.relative, "individual_perf_scores": self.individual}
-        return [name for name, wanted in asked.items() if wanted]
 
 
 class StragglerArguments:

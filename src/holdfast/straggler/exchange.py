@@ -28,10 +28,15 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
+
+from .gpu_facts import UNKNOWN
+from .kernels.names import is_rooted
+from .kernels.source import KernelWindow
+from .scores import Own, References, Statistic, Summary, medians, weights
 
 MOST_AGREED = 1000
 """Names of sections that the ranks agree on; further ones are scored nowhere."""
@@ -112,24 +117,6 @@ class Gathered:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Own:
-    """What one rank measured in a window. Times are in a unit that all ranks share."""
-
-    sections: Mapping[str, float] = field(default_factory=dict)
-    """Medians."""
-    waiting: Collection[str] = ()
-    """Names of sections that wait for other ranks, which are known and never compared."""
-    kernels: Mapping[int, float] = field(default_factory=dict)
-    """Medians of kernels that compute, by key."""
-    shares: Mapping[int, float] = field(default_factory=dict)
-    """Of all kernels, those that wait as well, the share of this rank's kernel time, by key."""
-
-    def share_of(self, kernels: Sequence[int]) -> float:
-        """The share of some kernels together."""
-        return math.fsum(self.shares.get(one, 0.0) for one in kernels)
-
-
 def key(kernel: str, collective: bool = False) -> int:
     """The number that stands for a kernel on all ranks; odd for one that waits for others."""
     return _hashed(kernel) & ~1 | collective
@@ -206,6 +193,84 @@ def _hashed(name: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+# -- what one rank measured ----------------------------------------------------------------------------------------
+
+_MS, _US = 1e-3, 1e-6
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One window of one rank."""
+
+    sections: Mapping[str, Summary]
+    kernels: KernelWindow = field(default_factory=KernelWindow)
+    waiting: Collection[str] = ()
+    """Sections whose bodies wait for other ranks."""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that the host lost, by cause; the same causes on all ranks."""
+    elapsed: float = math.nan
+    """Seconds of wall time that this was measured in: where only every n-th run is, an n-th of the window."""
+    facts: Sequence[float] = UNKNOWN
+    """Of this rank's GPU; see `gpu_facts`."""
+    steps: float | None = None
+    """The estimate of steps between reports, once there is one."""
+
+    @cached_property
+    def section_times(self) -> dict[str, float]:
+        """Medians of the sections that are compared."""
+        return {name: time for name, time in medians(self.sections).items() if name not in self.waiting}
+
+    @cached_property
+    def kernel_times(self) -> dict[int, float]:
+        """Medians of the kernels that are compared, by key."""
+        return medians(self._compute)
+
+    @cached_property
+    def kernel_weights(self) -> dict[int, float]:
+        """The time that was spent in each of them."""
+        return weights(self._compute)
+
+    @cached_property
+    def own(self) -> Own:
+        """For the exchange."""
+        spent = self.kernel_weights | weights(self._collectives)
+        total = math.fsum(spent.values())
+        shares = {one: weight / total for one, weight in spent.items()} if total > 0 else {}
+        waiting = [name for name in self.sections if name in self.waiting]
+        return Own(self.section_times, waiting, self.kernel_times, shares)
+
+    def extras(self) -> tuple[float, ...]:
+        """What travels after the columns."""
+        return (*self.losses.values(), self.elapsed, *self.facts)
+
+    def columns(self, sections: Iterable[str], kernels: Iterable[int]) -> list[Figures]:
+        """What travels of these sections and kernels."""
+        summaries = self._compute | self._collectives
+        return [_figures(self.sections.get(name), _MS) for name in sections] + [
+            _figures(summaries.get(one), _US) for one in kernels
+        ]
+
+    @cached_property
+    def _compute(self) -> dict[int, Summary]:
+        return {key(name): summary for name, summary in self.kernels.compute.items()}
+
+    @cached_property
+    def _collectives(self) -> dict[int, Summary]:
+        # The others know only keys, so that what says nothing about who is late must be left out here.
+        return {
+            key(name, True): summary
+            for name, summary in self.kernels.collectives.items()
+            if not is_rooted(name)
+        }
+
+
+def _figures(summary: Summary | None, unit: float) -> Figures:
+    if summary is None:
+        return ABSENT
+    number = summary[Statistic.NUM]
+    return summary[Statistic.MED] * unit, number * summary[Statistic.AVG] * unit, number
+
+
 # -- exchange --------------------------------------------------------------------------------------------------------
 
 
@@ -227,23 +292,6 @@ class Channel(Protocol):
 
     def bytes_to_rank_0(self, payload: bytes, length: int) -> bytes | bytearray | None:
         """On rank 0 the payloads of all ranks, rank after rank, each padded with zeros to `length`; None elsewhere."""
-
-
-@dataclass(frozen=True)
-class References:
-    """The least medians of all ranks, of what all ranks measured. `sections` are all names that are known, in the
-    order that all ranks share; `judged` the keys of the kernels whose figures are gathered."""
-
-    section_times: Mapping[str, float]
-    kernel_times: Mapping[int, float]
-    sections: tuple[str, ...] = ()
-    waiting: frozenset[str] = frozenset()
-    judged: tuple[int, ...] = ()
-    steps: float | None = None
-    """The greatest estimate of steps between reports; None while some rank has none."""
-    still_judged: float = 1.0
-    """What is left of the share of kernel time that judged kernels had when they were chosen, on the rank where that is
-    least."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ added.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from .exchange import Own, References
+from typing import Generic, TypeVar
 
 
 class Statistic(Enum):
@@ -125,6 +123,41 @@ class Best(Generic[Name]):
         if len(self._least) > MOST_REMEMBERED:  # kernels are named after their grid, which may change forever
             self._least = dict(now)
         return now
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one rank measured in a window. Times are in a unit that all ranks share."""
+
+    sections: Mapping[str, float] = field(default_factory=dict)
+    """Medians."""
+    waiting: Collection[str] = ()
+    """Names of sections that wait for other ranks, which are known and never compared."""
+    kernels: Mapping[int, float] = field(default_factory=dict)
+    """Medians of kernels that compute, by key."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Of all kernels, those that wait as well, the share of this rank's kernel time, by key."""
+
+    def share_of(self, kernels: Sequence[int]) -> float:
+        """The share of some kernels together."""
+        return math.fsum(self.shares.get(one, 0.0) for one in kernels)
+
+
+@dataclass(frozen=True)
+class References:
+    """The least medians of all ranks, of what all ranks measured. `sections` are all names that are known, in the
+    order that all ranks share; `judged` the keys of the kernels whose figures are gathered."""
+
+    section_times: Mapping[str, float]
+    kernel_times: Mapping[int, float]
+    sections: tuple[str, ...] = ()
+    waiting: frozenset[str] = frozenset()
+    judged: tuple[int, ...] = ()
+    steps: float | None = None
+    """The greatest estimate of steps between reports; None while some rank has none."""
+    still_judged: float = 1.0
+    """What is left of the share of kernel time that judged kernels had when they were chosen, on the rank where that is
+    least."""
 
 
 class Scoring:

@@ -156,7 +156,9 @@ class Sections:
             section.skips = self._skips
         run = _Run()
         run.section = section
-        run.capture, run.profiled = self._capture, profile_cuda
+        run.capture = self._capture
+        if self._capture is not None:
+            run.profiled = profile_cuda
         return run
 
     def waits(self, name: str) -> Callable[[int], None]:

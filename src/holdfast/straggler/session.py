@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+import statistics
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
@@ -23,16 +24,14 @@ from holdfast.fault_tolerance import environment
 
 from .background import Background, begin
 from .channel import find
-from .exchange import ABSENT, Channel, Exchange, Figures, Gathered, Layout, Own, References, key, pack
+from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Snapshot, pack
 from .gpu_facts import FIELDS, UNKNOWN, GpuFacts
 from .host import CAUSES, HostLosses
-from .interval import ReportInterval
-from .kernels.names import is_rooted
 from .kernels.source import Capture, KernelSource, KernelWindow
 from .labels import own_label
 from .log_texts import Failures, VerdictNews, log_ended
 from .report import Report
-from .scores import Scoring, Statistic, Summary, medians, scored_share, weights
+from .scores import Own, References, Scoring, scored_share
 from .sections import KERNELS, Sections
 from .settings import compare
 from .state_file import ReportLog, StateFile, in_run_dir
@@ -46,6 +45,65 @@ log = logging.getLogger("holdfast.straggler")
 
 EXTRAS = len(CAUSES) + 1 + len(FIELDS)
 """Numbers of `Snapshot.extras`."""
+
+
+ESTIMATION_STEPS = 16
+
+
+class ReportInterval:
+    """When the next report is due, counted in steps: all ranks report in the same one without asking each other.
+
+    After `ESTIMATION_STEPS` steps a rank knows how many of its steps make up the interval. The ranks agree on the
+    greatest such number once, then again within each report: steps get faster after warm-up, slower with longer
+    sequences. Times are seconds of a monotonic clock. Does not cover: ranks that do not call in the same steps.
+    """
+
+    def __init__(self, seconds: float, least_steps: int) -> None:
+        """`seconds` between reports, 0 for as often as possible; never fewer than `least_steps` between two, so that
+        something was measured."""
+        self._seconds = seconds
+        self._least_steps = least_steps
+        self._lengths: deque[float] = deque(maxlen=ESTIMATION_STEPS)
+        self._began: float | None = None
+        self._step = 0
+        self._steps: int | None = None
+        self._due_at = 0
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the ranks have agreed on a number of steps."""
+        return self._steps is not None
+
+    def step(self, now: float) -> None:
+        """A step begins."""
+        if self._began is not None:
+            self._lengths.append(now - self._began)
+        self._began = now
+        self._step += 1
+
+    def resume(self, now: float) -> None:
+        """A report was made within this step, which must not make the step look long."""
+        self._began = now
+
+    def estimate(self) -> float | None:
+        """How many of this rank's steps make up the interval; None while it has seen too few."""
+        if len(self._lengths) < ESTIMATION_STEPS:
+            return None
+        return self._seconds / max(statistics.median(self._lengths), 1e-9)
+
+    def agree(self, greatest: float) -> None:
+        """All ranks agreed on the greatest estimate."""
+        steps = max(int(greatest), self._least_steps)
+        if self._steps is None:
+            self._due_at = -(-self._step // steps) * steps
+        self._steps = steps
+
+    def due(self) -> bool:
+        """Whether a report belongs to this step. The next one is then counted from here."""
+        if self._steps is None or self._step < self._due_at:
+            return False
+        self._due_at = self._step + self._steps
+        return True
 
 
 class Session:
@@ -338,79 +396,3 @@ class Session:
 def _scored(references: References) -> tuple[str, ...]:
     """The sections that have scores; the same on all ranks, so that scores need no names."""
     return tuple(name for name in references.sections if name not in references.waiting)
-
-
-_MS, _US = 1e-3, 1e-6
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """One window of one rank."""
-
-    sections: Mapping[str, Summary]
-    kernels: KernelWindow = field(default_factory=KernelWindow)
-    waiting: Collection[str] = ()
-    """Sections whose bodies wait for other ranks."""
-    losses: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that the host lost, by cause; the same causes on all ranks."""
-    elapsed: float = math.nan
-    """Seconds of wall time that this was measured in: where only every n-th run is, an n-th of the window."""
-    facts: Sequence[float] = UNKNOWN
-    """Of this rank's GPU; see `gpu_facts`."""
-    steps: float | None = None
-    """The estimate of steps between reports, once there is one."""
-
-    @cached_property
-    def section_times(self) -> dict[str, float]:
-        """Medians of the sections that are compared."""
-        return {name: time for name, time in medians(self.sections).items() if name not in self.waiting}
-
-    @cached_property
-    def kernel_times(self) -> dict[int, float]:
-        """Medians of the kernels that are compared, by key."""
-        return medians(self._compute)
-
-    @cached_property
-    def kernel_weights(self) -> dict[int, float]:
-        """The time that was spent in each of them."""
-        return weights(self._compute)
-
-    @cached_property
-    def own(self) -> Own:
-        """For the exchange."""
-        spent = self.kernel_weights | weights(self._collectives)
-        total = math.fsum(spent.values())
-        shares = {one: weight / total for one, weight in spent.items()} if total > 0 else {}
-        waiting = [name for name in self.sections if name in self.waiting]
-        return Own(self.section_times, waiting, self.kernel_times, shares)
-
-    def extras(self) -> tuple[float, ...]:
-        """What travels after the columns."""
-        return (*self.losses.values(), self.elapsed, *self.facts)
-
-    def columns(self, sections: Iterable[str], kernels: Iterable[int]) -> list[Figures]:
-        """What travels of these sections and kernels."""
-        summaries = self._compute | self._collectives
-        return [_figures(self.sections.get(name), _MS) for name in sections] + [
-            _figures(summaries.get(one), _US) for one in kernels
-        ]
-
-    @cached_property
-    def _compute(self) -> dict[int, Summary]:
-        return {key(name): summary for name, summary in self.kernels.compute.items()}
-
-    @cached_property
-    def _collectives(self) -> dict[int, Summary]:
-        # The others know only keys, so that what says nothing about who is late must be left out here.
-        return {
-            key(name, True): summary
-            for name, summary in self.kernels.collectives.items()
-            if not is_rooted(name)
-        }
-
-
-def _figures(summary: Summary | None, unit: float) -> Figures:
-    if summary is None:
-        return ABSENT
-    number = summary[Statistic.NUM]
-    return summary[Statistic.MED] * unit, number * summary[Statistic.AVG] * unit, number

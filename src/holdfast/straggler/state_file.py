@@ -246,14 +246,12 @@ class ReportLog:
         self._reports = 0
         self._ready = False
 
-    def write(self, report: Report, step: int | None = None) -> None:
-        """Keep this report. Never waits, never raises. `step` is the training's, where it is known."""
+    def write(self, report: Report) -> None:
+        """Keep this report. Never waits, never raises."""
         if not self._reports:
             atexit.register(self.close)  # of a program that ends without Detector.shutdown()
         self._reports += 1
         head: dict[str, Any] = {"node": self._node, "cycle": self._cycle, "report": self._reports}
-        if step is not None:
-            head["step"] = step
         self._journal.defer(KIND, lambda: {**head, **self._fields(report)})
 
     def close(self, timeout: float = 1.0) -> None:

@@ -18,10 +18,11 @@ from .labels import GroupsError, labels_of
 from .thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from .exchange import Gathered, References
+    from .exchange import Gathered
     from .judge import Judge, Judgement
     from .labels import Given
     from .report import Verdict
+    from .scores import References
     from .state_file import StateFile
     from .window import Window
 

@@ -88,7 +88,7 @@ class CudaEventSource(KernelSource):
         try:
             if self._cuda.usable():
                 self._begun += 1
-                self._begin(section)
+                self._open = self._begin(section)
                 self._dropped += self._open is None
         except Exception as error:
             self._fail(error)
@@ -109,13 +109,13 @@ class CudaEventSource(KernelSource):
         if earlier is None:
             return
         try:
-            if self._cuda.usable():
-                self._begin(earlier.section)
-            if self._open is not None:
-                self._open.reports, self._open.earlier = earlier.reports, earlier
-                return
-            self._dropped += 1
-            self._give_back(earlier)
+            part = self._begin(earlier.section) if self._cuda.usable() else None
+            if part is None:
+                self._dropped += 1
+                self._give_back(earlier)
+            else:
+                part.reports, part.earlier = earlier.reports, earlier
+            self._open = part
         except Exception as error:
             self._fail(error)
 
@@ -156,19 +156,19 @@ class CudaEventSource(KernelSource):
         self._ended.clear()
         self._free, self._times, self._counts, self._used = {}, {}, {}, 0
 
-    def _begin(self, section: str) -> None:
-        """Record the begin of a run or of a part of it, unless the GPU is too far behind."""
+    def _begin(self, section: str) -> _Pair | None:
+        """Record the begin of a run or of a part of it; None if the GPU is too far behind."""
         stream = self._cuda.stream()
         free = self._free.setdefault(stream.device_index, [])
         if not free:
             self._read()
         if not free and self._used >= MOST_PAIRS:
-            return
+            return None
         pair = free.pop() if free else _Pair(self._cuda, stream.device_index)
         self._used += 1
         pair.section, pair.stream, pair.reports = section, stream, 0
         pair.begin.record(stream)
-        self._open = pair
+        return pair
 
     def _read(self) -> None:
         """Note the microseconds of the runs that the GPU has finished, up to the first that it has not."""

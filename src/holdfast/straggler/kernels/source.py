@@ -149,7 +149,6 @@ class Capture:
             if self._paused or self._left_out:
                 self._settle()
         else:
-            self._left_out.clear()
             self._settle()
             self._late = self._running and not self._open
 
@@ -187,9 +186,9 @@ class Capture:
         return self._running and self._paused is not self._pauses()
 
     def _pauses(self) -> bool:
-        """Whether the innermost open section of some thread is not to be profiled."""
+        """Whether the innermost open section of some thread is not to be profiled, and one around it is."""
         innermost = {thread: key for key, (_, _, thread) in tuple(self._open.items())}
-        return any(key > innermost.get(thread, -1) for key, thread in tuple(self._left_out.items()))
+        return any(key > innermost.get(thread, key) for key, thread in tuple(self._left_out.items()))
 
     def _act(self) -> None:
         # Each state is noted before its call, so that a call that a signal handler's exception ends is not repeated.

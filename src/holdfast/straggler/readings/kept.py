@@ -37,7 +37,6 @@ class KeptReport:
     """When it was made: unix seconds."""
     run: int
     cycle: int
-    step: int | None
     elapsed_ms: float | None
     """What making it took on the rank that has it; the longest where there are several."""
     holders: tuple[int, ...]
@@ -92,7 +91,7 @@ def scores_of_ranks(event: Event) -> dict[int, float | None]:
 
 
 def _report(event: Event, run: int) -> KeptReport:
-    cycle, step, elapsed = event.get("cycle"), event.get("step"), event.get("elapsed_ms")
+    cycle, elapsed = event.get("cycle"), event.get("elapsed_ms")
     kernels: Mapping[str, Any] = event.get("kernels", {})
     columns = tuple(_column(column) for column in event.fields["columns"])
     rows = [
@@ -116,7 +115,6 @@ def _report(event: Event, run: int) -> KeptReport:
         t=_shown(event.t),
         run=run,
         cycle=cycle,
-        step=step if isinstance(step, int) else None,
         elapsed_ms=_finite(elapsed) if isinstance(elapsed, (int, float)) else None,
         holders=(int(event.fields["rank"]),),
         kernels=({name: _text(one) if isinstance(one, str) else one for name, one in kernels.items()},),

@@ -13,7 +13,7 @@ import io
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from holdfast.visible import escaped
@@ -64,10 +64,9 @@ def _span(told: Sequence[KeptReport], of: int) -> str:
 
 def _verdicts(report: KeptReport, of: int, width: int | None) -> Iterator[str]:
     ranks = _many(len(report.overall), "rank")
-    step = "" if report.step is None else f", step {report.step}"
     made = "" if report.elapsed_ms is None else f", in {report.elapsed_ms:.1f} ms"
     yield _folded(
-        f"Report {report.number} of {of}, {_moment(report.t)}, cycle {report.cycle}{step}: "
+        f"Report {report.number} of {of}, {_moment(report.t)}, cycle {report.cycle}: "
         f"{ranks} on {_many(report.nodes, 'node')}{made}",
         width,
     )
@@ -222,22 +221,12 @@ def _often(told: Sequence[KeptReport]) -> Iterator[str]:
         )
     if len(order) > NAMED_SHOWN:
         yield f"  … and {_many(sum(len(together[who]) for who in order[NAMED_SHOWN:]), 'more rank')}"
-    yield from _shared_nodes(named)
 
 
 def _when(numbers: Sequence[int], told: Sequence[KeptReport]) -> str:
     at = {report.number: f"{_clock(report.t)} (report {report.number})" for report in told}
     first, last = numbers[0], numbers[-1]
     return f"since {at[first]}" if last == told[-1].number else f"from {at[first]} to {at[last]}"
-
-
-def _shared_nodes(named: Iterable[tuple[str, int]]) -> Iterator[str]:
-    ranks: dict[str, list[int]] = defaultdict(list)
-    for node, rank in named:
-        ranks[node].append(rank)
-    for node, those in sorted(ranks.items(), key=lambda item: -len(item[1]))[:NAMED_SHOWN]:
-        if len(those) > 1:
-            yield f"  node {node}: {len(those)} of its ranks were named ({ranks_text(those)})"
 
 
 def _reports(told: Sequence[KeptReport], of: int) -> Iterator[str]:

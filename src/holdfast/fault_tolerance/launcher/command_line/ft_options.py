@@ -143,7 +143,7 @@ class LauncherOptions:
         "one more check: exit code 0 is healthy, its last line the reason", HEALTH,
         more="[Health of nodes](health.md)")
     health_action: str = setting(
-        "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves",
+        "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves where the others can continue without it",
         HEALTH,
         more="[What follows](health.md#what-follows)")
     health_write_path: str | None = setting(
