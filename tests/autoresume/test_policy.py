@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.autoresume.ledger import Attempt, Chain
+from holdfast.autoresume.outcome import Kind
 from holdfast.autoresume.policy import (
     LONG_ENOUGH,
     LONGEST_WAIT,
@@ -24,9 +26,41 @@ from holdfast.autoresume.policy import (
     idle_in_a_row,
     nodes_to_exclude,
 )
-from tests.autoresume.chains import attempt, chain
 from tests.autoresume.conftest import HOLDFAST
 from tests.autoresume.policy_cases import CASES, Case
+
+KINDS = {
+    "F": Kind.FAILED,
+    "N": Kind.NODE_LOST,
+    "P": Kind.PREEMPTED,
+    "T": Kind.TIME_LIMIT,
+    "E": Kind.ENDED,
+    "L": Kind.LOST,
+    "D": Kind.FINISHED,
+    "S": Kind.SHUT_DOWN,
+    "C": Kind.CANCELLED,
+    "R": Kind.REFUSED,
+}
+
+
+def attempt(kind: str, number: int = 1, *, seconds: float = 10.0, **fields: Any) -> Attempt:
+    """One that ended as the letter says, after so many seconds."""
+    fields = {"why": "exit code 1", **fields}
+    return Attempt(number, 0.0, ended=seconds, kind=KINDS[kind], **fields)
+
+
+def chain(
+    letters: str, *, seconds: float | Sequence[float] = 10.0, steps: Sequence[int | None] = ()
+) -> Chain:
+    """A letter for each attempt; `seconds` for all or each, `steps` where each resumed."""
+    each = list(seconds) if isinstance(seconds, Sequence) else [seconds] * len(letters)
+    resumed = [*steps, *[None] * (len(letters) - len(steps))]
+    attempts = [
+        attempt(letter, number, seconds=ran, resumed_step=step)
+        for number, (letter, ran, step) in enumerate(zip(letters, each, resumed, strict=True), 1)
+    ]
+    return Chain(1, 0.0, tuple(attempts))
+
 
 LONG = LONG_ENOUGH + 1
 
