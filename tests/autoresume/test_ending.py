@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.autoresume import chain, command
 from holdfast.autoresume.outcome import Account, Cause, Evidence, Kind, Scheduler, ending_of
+from holdfast.autoresume.policy import State
+from holdfast.autoresume.run_dir import FLAG_VARIABLE
 
 CRASH = Account(Cause("killed by SIGSEGV", "gpu-3", 1, "crash"), started=True)
 TOLD = Account(preempted_by="SIGTERM", started=True)
@@ -107,3 +112,13 @@ def test_nothing_but_the_flag_is_a_success(
     found = ending_of(Evidence(code, flag, scheduler, is_launcher=launcher))
     assert (found.kind is Kind.FINISHED) == (flag and code != 93)
     assert found.why
+
+
+def test_every_ending_state_and_variable_is_on_the_page() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "auto-resume.md").read_text()
+    for kind in Kind:
+        assert f"\n| {kind} |" in text
+    for state in State:
+        assert str(state) in text
+    for variable in (FLAG_VARIABLE, command.NUMBER, command.MARK, chain.RUN_DIR, chain.PREEMPTED):
+        assert f"\n| `{variable}` |" in text

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.autoresume.ledger import Attempt, Chain
+from holdfast.autoresume.outcome import Kind
 from holdfast.autoresume.policy import (
     LONG_ENOUGH,
     LONGEST_WAIT,
@@ -24,19 +26,47 @@ from holdfast.autoresume.policy import (
     idle_in_a_row,
     nodes_to_exclude,
 )
-from tests.autoresume.chains import attempt, chain
-from tests.autoresume.conftest import HOLDFAST
+from holdfast.cli.main import main
 from tests.autoresume.policy_cases import CASES, Case
+
+KINDS = {
+    "F": Kind.FAILED,
+    "N": Kind.NODE_LOST,
+    "P": Kind.PREEMPTED,
+    "T": Kind.TIME_LIMIT,
+    "E": Kind.ENDED,
+    "L": Kind.LOST,
+    "D": Kind.FINISHED,
+    "S": Kind.SHUT_DOWN,
+    "C": Kind.CANCELLED,
+    "R": Kind.REFUSED,
+}
+
+
+def attempt(kind: str, number: int = 1, *, seconds: float = 10.0, **fields: Any) -> Attempt:
+    """One that ended as the letter says, after so many seconds."""
+    fields = {"why": "exit code 1", **fields}
+    return Attempt(number, 0.0, ended=seconds, kind=KINDS[kind], **fields)
+
+
+def chain(
+    letters: str, *, seconds: float | Sequence[float] = 10.0, steps: Sequence[int | None] = ()
+) -> Chain:
+    """A letter for each attempt; `seconds` for all or each, `steps` where each resumed."""
+    each = list(seconds) if isinstance(seconds, Sequence) else [seconds] * len(letters)
+    resumed = [*steps, *[None] * (len(letters) - len(steps))]
+    attempts = [
+        attempt(letter, number, seconds=ran, resumed_step=step)
+        for number, (letter, ran, step) in enumerate(zip(letters, each, resumed, strict=True), 1)
+    ]
+    return Chain(1, 0.0, tuple(attempts))
+
 
 LONG = LONG_ENOUGH + 1
 
 
 def state(found: Chain, **limits: int) -> State:
     return decide(found, Limits(**limits)).state
-
-
-def failures(found: Chain) -> list[int]:
-    return [each.number for each in failures_in_a_row(found.attempts)]
 
 
 @pytest.mark.parametrize(
@@ -78,35 +108,6 @@ def test_preemptions_that_only_exit_codes_tell_of_are_no_missing_flag() -> None:
     assert decision.state is State.GAVE_UP
     assert "Only exit codes report these preemptions" in decision.why and "FLAG" not in decision.why
     assert "FAULT_TOL_FINISHED_FLAG_FILE" in decide(chain("EEE"), Limits()).why
-
-
-def test_preemptions_spend_nothing_and_give_nothing_back() -> None:
-    # Each preemption came before the program could fail; it fails each time that it gets the time for it.
-    assert failures(chain("FPFPF")) == [1, 3, 5]
-    assert state(chain("FPFPF")) is State.GAVE_UP
-
-
-def test_who_outlived_the_failed_ones_ends_their_row() -> None:
-    assert failures(chain("FFTF", seconds=[10, 20, 3600, 10])) == [4]
-    assert failures(chain("FFPF", seconds=[10, 20, 21, 10])) == [4]
-    assert failures(chain("FFPF", seconds=[10, 20, 19, 10])) == [1, 2, 4]
-
-
-def test_a_short_clean_end_ends_no_row_of_failures() -> None:
-    assert failures(chain("FEF", seconds=[10, 20, 10])) == [1, 3]
-    assert failures(chain("FEF", seconds=[10, LONG, 10])) == [3]
-
-
-def test_where_steps_are_told_they_decide_and_nothing_else() -> None:
-    # A long attempt that won no step is no progress.
-    assert failures(chain("FTF", seconds=[10, 3600, 10], steps=[1, 1, 1])) == [1, 3]
-    # A later step than ever: an attempt has saved work.
-    assert failures(chain("FPF", steps=[1, 1, 500])) == [3]
-    assert failures(chain("FFF", steps=[1, 500, 1000])) == [3]
-    # Back to an older checkpoint, and to the newest one again: nothing was won.
-    assert failures(chain("FFFF", steps=[500, 1, 500, 500])) == [1, 2, 3, 4]
-    # One that dies before its first step shows nothing.
-    assert failures(chain("FFF", steps=[1, None, None])) == [1, 2, 3]
 
 
 def test_failing_for_a_month_with_progress_is_no_reason_to_give_up() -> None:
@@ -271,12 +272,6 @@ def test_a_failure_that_looks_the_same_everywhere_is_the_programs() -> None:
     assert nodes_to_exclude(failed) == ()
 
 
-def test_a_failure_of_unknown_length_is_outlived_in_five_minutes() -> None:
-    unseen = replace(attempt("N"), ended=None)
-    for seconds, left in ((200.0, 1), (301.0, 0)):
-        assert len(failures_in_a_row([unseen, attempt("P", 2, seconds=seconds)])) == left
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_case_of_the_table(case: Case) -> None:
     attempts = tuple(_attempts(case))
@@ -295,13 +290,15 @@ def _attempts(case: Case) -> Iterator[Attempt]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_job_script_of_nemo_run_counts_as_the_policy_does(case: Case, tmp_path: Path) -> None:
+def test_the_job_script_of_nemo_run_counts_as_the_policy_does(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both of its ways: the command, and awk on a host without Holdfast."""
     results = tmp_path / "job_results"
     results.write_text("".join(_line(case, number) for number in range(len(case.letters))))
     counts = f"{case.failures} {case.idle}\n"
-    asked = [*HOLDFAST, "job-results", str(results)]
-    assert subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout == counts
+    assert main(["job-results", str(results)]) == 0
+    assert capsys.readouterr().out == counts
     template = files("holdfast.integrations").joinpath("nemo_run/templates/job.sh.j2").read_text()
     function = template[template.index("holdfast_rows() {") : template.index("holdfast_count() {")]
     script = f"HOLDFAST_LONG_ENOUGH=300\nJOB_RESULTS_FILE='{results}'\n{function}\nholdfast_rows"

@@ -41,7 +41,7 @@ def trained(folder: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
 def test_each_sample_is_trained_once_an_epoch(
     framework: str, before: int, after: int, spawn: Spawner, tmp_path: Path
@@ -62,12 +62,10 @@ def test_each_sample_is_trained_once_an_epoch(
     ("framework", "saved", "after"),
     [
         ("lightning", "validation", 1),
-        ("lightning", "epoch", 1),
+        ("lightning", "epoch", 2),
         ("lightning", "step", 1),
-        ("lightning", "step", 2),
-        ("transformers", "epoch", 1),
+        ("transformers", "epoch", 2),
         ("transformers", "step", 1),
-        ("transformers", "step", 2),
     ],
 )
 def test_kill_between_two_epochs_skips_and_repeats_nothing(

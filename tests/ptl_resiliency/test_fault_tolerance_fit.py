@@ -11,14 +11,14 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
-from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance.board import Board
 from holdfast.patches import Patches
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 
-from .conftest import TinyModel
+from .conftest import BATCHES, TinyModel, saving
 
 
 def heartbeat_callback(folder: Path, **more: Any) -> FaultToleranceCallback:
@@ -78,10 +78,14 @@ def test_a_program_that_ends_supervision_itself_trains_on(
         assert callbacks[0]._fit is not None
         callbacks[0]._fit.client.shutdown_workload_monitoring()
 
-    trainer = pl.Trainer(max_steps=5, callbacks=callbacks, **quiet)
+    arguments = {**quiet, "enable_checkpointing": True}
+    trainer = pl.Trainer(max_steps=20, callbacks=[*callbacks, saving(tmp_path / "saved")], **arguments)
     trainer.fit(TinyModel(end))
-    assert trainer.global_step == 5
-    assert len([line for line in caplog.messages if "supervision has ended before the training" in line]) == 1
+    assert trainer.global_step == 20
+    warned = [record.getMessage() for record in caplog.records if "@rank0]" in record.getMessage()]
+    warned = [line for line in warned if " timeouts" not in line or "stay as they are" in line]
+    assert ["supervision has ended before the training" in line for line in warned].count(True) == 1, warned
+    assert ["is not supervised" in line for line in warned].count(True) == 1 and len(warned) == 2, warned
 
 
 def test_copies_supervise_nothing(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
@@ -177,3 +181,60 @@ def test_a_setup_that_fails_elsewhere_ends_supervision(
         pl.Trainer(max_steps=3, callbacks=callbacks, **quiet).fit(Failing())
     snapshot = ranked.snapshot()
     assert snapshot.finished and not snapshot.open_sections and Supervision._current is None
+
+
+# -- heartbeats of a fit, and checkpoints that count
+
+
+def test_each_batch_is_a_heartbeat_with_its_step(
+    ranked: Board, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    steps: list[int] = []
+    model = TinyModel(lambda trainer, batch_idx: steps.append(ranked.snapshot().step))
+    callback = heartbeat_callback(tmp_path)
+    trainer = pl.Trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[callback], **quiet)
+    trainer.fit(model)
+    snapshot = ranked.snapshot()
+    assert snapshot.step == trainer.global_step == BATCHES // 2
+    assert steps[1:] == [batch // 2 for batch in range(1, BATCHES)]
+    # Training: start, batches, end; validation: start, 2 batches, end; the end.
+    assert snapshot.heartbeat_count == BATCHES + 2 + 4 + 1
+    assert snapshot.finished and snapshot.section_count == 0
+
+
+def test_a_manual_optimisation_has_steps_too(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+    class Manual(TinyModel):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            optimizer = self.optimizers()
+            self.manual_backward(self._loss(batch))
+            optimizer.step()  # type: ignore[union-attr]
+
+    pl.Trainer(max_steps=7, callbacks=[heartbeat_callback(tmp_path)], **quiet).fit(Manual())
+    assert ranked.snapshot().step == 7
+
+
+def test_checkpoints_count_when_they_are_complete(
+    ranked: Board, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    counts: list[tuple[int, int]] = []
+
+    class Slow(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            counts.append((ranked.snapshot().checkpoints, len(list((tmp_path / "saved").glob("*.ckpt")))))
+
+    for plugin in (Slow(), AsyncCheckpointIO(Slow())):
+        before = ranked.snapshot().checkpoints
+        trainer = pl.Trainer(
+            max_steps=10,
+            callbacks=[heartbeat_callback(tmp_path), saving(tmp_path / "saved")],
+            plugins=[plugin],
+            **{**quiet, "enable_checkpointing": True},
+        )
+        counts.clear()
+        trainer.fit(TinyModel())
+        saves = len(counts)
+        assert saves >= 2 and ranked.snapshot().checkpoints == before + saves
+        assert [count for count, _ in counts] == list(range(before, before + saves))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.fault_tolerance import (
 )
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from tests.processes import Spawner
 
 from .conftest import TinyModel
 
@@ -81,18 +83,6 @@ def test_without_a_launcher_the_error_says_what_to_run(
         pl.Trainer(callbacks=[kind(True, True)], **quiet).fit(TinyModel())
 
 
-@BOTH
-def test_autoresume_needs_its_variable(
-    kind: type[Any], ranked: Board, quiet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", "")
-    with pytest.raises(
-        RuntimeError,
-        match=r"'FAULT_TOL_FINISHED_FLAG_FILE' env variable is not set\. Was this job launched with FT launcher\?",
-    ):
-        pl.Trainer(callbacks=[kind(True, True)], **quiet).fit(TinyModel())
-
-
 def test_a_flag_that_cannot_be_made_fails_nothing(
     ranked: Board,
     quiet: dict[str, Any],
@@ -152,10 +142,11 @@ def test_autoresume_true_without_its_variable_is_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Rank 0 logs it; the exception ends a rank with 1 and shows no traceback."""
-    monkeypatch.delenv("FAULT_TOL_FINISHED_FLAG_FILE", raising=False)
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", "")
     with pytest.raises(SystemExit) as ended:
         pl.Trainer(callbacks=[kind(True)], **quiet).fit(TinyModel())
-    assert ended.value.code == 1
+    assert ended.value.code == 1 and isinstance(ended.value, RuntimeError)
+    assert "env variable is not set. Was this job launched with FT launcher?" in str(ended.value)
     assert caplog.messages.count(PREFIX + str(ended.value)) == 1
 
 
@@ -172,3 +163,31 @@ def test_by_default_the_flag_is_made_where_the_variable_is_set(
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag") if named else "")
     pl.Trainer(max_steps=1, callbacks=[kind()], **quiet).fit(TinyModel())
     assert (tmp_path / "flag").exists() == named
+
+
+# -- the callbacks with `pytorch_lightning`, and with both names of Lightning in one process
+
+
+PROGRAM = Path(__file__).resolve().parent / "programs" / "either_lightning.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names", [["pytorch_lightning"], ["lightning.pytorch", "pytorch_lightning"]], ids=len
+)
+def test_either_lightning(names: list[str], ranked: Board, spawn: Spawner, tmp_path: Path) -> None:
+    """In a process of its own, as this one has loaded `lightning`; it finds the board where a rank does."""
+    job = spawn.python(
+        PROGRAM, str(tmp_path / "out"), *names, env={"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "flag")}
+    )
+    assert job.wait() == 0, job.output()[-4000:]
+    (line,) = (line for line in job.out().splitlines() if line.startswith("{"))
+    told = json.loads(line)
+    assert told.pop("loaded") == sorted(name.partition(".")[0] for name in names)
+    assert sorted(told) == sorted(names)
+    checkpoints = 0
+    for name in names:
+        # Stopped early after three epochs of ten: complete.
+        assert (told[name]["bases"], told[name]["step"], told[name]["flag"]) == (True, 30, True)
+        assert told[name]["checkpoints"] >= checkpoints + 6
+        checkpoints = told[name]["checkpoints"]

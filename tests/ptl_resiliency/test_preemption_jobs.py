@@ -13,7 +13,6 @@ import torch
 
 from tests.nodes.conftest import Cluster
 from tests.processes import Spawned, Spawner
-from tests.ptl_resiliency.preempted import fit
 
 PROGRAM = str(Path(__file__).with_name("programs") / "preempted_job.py")
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
@@ -187,11 +186,3 @@ def test_two_ranks_under_torchrun(spawn: Spawner, tmp_path: Path) -> None:
     assert all(
         int(count) > 0 for count, _ in collectives(out)
     )  # so those under ft_launcher would be seen as well
-
-
-@pytest.mark.slow
-def test_plain_python_with_a_worker_first(spawn: Spawner, tmp_path: Path) -> None:
-    job = Job(spawn, tmp_path / "job", [sys.executable])
-    job.preempted("train 4", "--who=worker", "--workers=2")
-    undisturbed, _ = fit(tmp_path / "undisturbed")
-    assert job.trained(0) == undisturbed.trained[:5]

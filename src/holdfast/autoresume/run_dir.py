@@ -40,6 +40,7 @@ from enum import Enum
 from typing import Any
 
 from ..callbacks.completion import FLAG_VARIABLE
+from ..checkpoints.atomic import flush
 from ..fault_tolerance.errors import ConfigError, HoldfastError
 from ..fault_tolerance.processes import proc
 from ..in_time import TooLate, within
@@ -201,19 +202,7 @@ def _append(path: str, data: bytes) -> None:
     finally:
         os.close(descriptor)
     if made:
-        _sync_folder(os.path.dirname(path))
-
-
-def _sync_folder(path: str) -> None:
-    """A new file's name is on disk only when its folder is."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # not every filesystem can
-            raise
-    finally:
-        os.close(folder)
+        flush(os.path.dirname(path))  # a new file's name is on the disk only when its folder is
 
 
 # -- the lock

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoints.atomic import flush
 from holdfast.fault_tolerance import environment
 from holdfast.journal.writer import Journal
 
@@ -94,12 +95,8 @@ def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[A
             error.strerror,
         )
         return False
-    with suppress(OSError):  # not every filesystem can
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with suppress(OSError):
+        flush(path.parent)
     return True
 
 

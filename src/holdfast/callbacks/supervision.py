@@ -445,8 +445,5 @@ class SectionTraining(SupervisedTraining):
 
     def _limits(self) -> Any:
         limits = self.client.section_timeouts
-        return (
-            limits
-            if limits is not None and any(each is not None for each in limits.section.values())
-            else None
-        )
+        has_any = limits is not None and any(each is not None for each in limits.section.values())
+        return limits if has_any else None

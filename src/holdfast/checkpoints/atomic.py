@@ -66,10 +66,10 @@ def put_in_place(unfinished: str, final: str) -> None:
             else:
                 os.rename(unfinished, final)
         return
-    with open(unfinished, "rb") as file:
-        os.fsync(file.fileno())
+    flush(unfinished)
     os.replace(unfinished, final)
-    _flush(Path(final).parent)
+    with suppress(OSError):
+        flush(os.path.dirname(final))
 
 
 def exchange(unfinished: str, final: str) -> None:
@@ -105,10 +105,13 @@ def _refuse_devices(final: str) -> None:
         raise OSError(errno.EINVAL, "there is something else than a file, which stays", final)
 
 
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def flush(path: str | os.PathLike[str]) -> None:
+    """Put a file on the disk, or the names in a folder. Raises OSError, but not where the filesystem cannot do that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # not every filesystem can
-            os.fsync(descriptor)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)

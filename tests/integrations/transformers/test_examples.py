@@ -1,4 +1,4 @@
-"""The example under ft_launcher on two ranks, and without it: killed, preempted, resumed, with the same weights."""
+"""The example under ft_launcher on two ranks: killed, preempted, resumed, with the same weights."""
 
 from __future__ import annotations
 
@@ -104,13 +104,3 @@ def test_an_accelerate_loop_that_is_preempted_ends_with_the_weights_of_an_undist
 
 def newest(folder: Path) -> int:
     return max((int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
-
-
-def test_without_a_launcher_preemption_works(spawn: Spawner, tmp_path: Path) -> None:
-    folder = tmp_path / "alone"
-    command = [sys.executable, str(SCRIPT), f"--dir={folder}", *SCHEDULE]
-    alone = spawn([*command, "--no-supervision", "--steps=100000"], env=QUIET)
-    alone.wait_for(lambda: complete(folder, 15), 60)
-    alone.send_signal(signal.SIGTERM)
-    assert alone.wait(30) == 0, alone.output()[-3000:]
-    assert complete(folder, newest(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast.integrations.transformers import PreemptionCallback
 from holdfast.integrations.transformers.checkpoints import MARK, choose
 from tests.processes import Spawner
 
+from .conftest import Ranked
 from .small import said, trainer, weights
 
 TOGETHER = Path(__file__).parent / "programs" / "saving_together.py"
@@ -187,3 +189,20 @@ def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, t
     assert first["files"] == ["rank-0", "rank-1"] and first["marks"] == [False, True, False]
     assert first["due"] and second["due"]  # an evaluation is begun by all ranks or by none
     assert choose(tmp_path) == ""  # of these, none has weights in it
+
+
+# -- the example's loop in this process; its jobs are in `test_examples`
+
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "transformers" / "accelerate_loop.py"
+
+
+def test_it_gets_past_a_damaged_checkpoint_that_it_has_skipped(tmp_path: Path, ranked: Ranked) -> None:
+    """It writes another one of the same name."""
+    ranked()
+    damaged = tmp_path / "step-2"
+    damaged.mkdir()
+    (damaged / "model.safetensors").write_bytes(b"half")
+    runpy.run_path(str(EXAMPLE))["train"](tmp_path, 2, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
+    assert (damaged / "model.safetensors").stat().st_size > 4

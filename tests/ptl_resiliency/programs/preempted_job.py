@@ -1,7 +1,7 @@
 """Trains tests.ptl_resiliency.preempted's model on all ranks of the job; run by ft_launcher, torchrun or python.
 
     preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT]
-                            [--who launcher|rank|worker|all|none]
+                            [--who launcher|rank|all|none]
 
 At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`; `setup`: the last rank has
 come to the callback's, the first has not) one rank gives the signal; with `none` the launchers could not agree.
@@ -68,10 +68,9 @@ def give_signal() -> None:
     targets = {
         "launcher": [launcher],
         "rank": [me],
-        "worker": [*workers, me],
         "all": [*workers, *launcher.children(recursive=True), launcher],
     }[arguments.who]
-    if arguments.who in ("worker", "all") and len(workers) != arguments.workers:
+    if arguments.who == "all" and len(workers) != arguments.workers:
         sys.exit(f"{arguments.workers} workers expected, these found: {me.children()}")
     print(f"SIGNAL at {arguments.moment} to {len(targets)}", flush=True)
     for process in targets:  # type: ignore[attr-defined]

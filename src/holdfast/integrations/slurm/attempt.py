@@ -4,10 +4,9 @@ A job *claims* a run directory in a small file that outlives the runs of the job
 
 What always holds: an attempt is in the ledger before anything of it is started; its end is there before anything
 follows from it; a job that was cancelled is never requeued; and giving up is not exit code 0.
-Two jobs never both have the claim, nor a job and a `holdfast autoresume`. It is looked at and taken under a lock that
-is held for moments, and it counts as long as Slurm knows its job as pending or running. Jobs look for a keeper
-(`run_dir.hold`) under that lock, and keepers, which hold theirs by then, for a claim: the second of them sees the
-first.
+Two jobs never both have the claim, nor a job and a `holdfast autoresume`. It is looked at and taken under a lock, and
+counts as long as Slurm knows its job as pending or running. Jobs look for a keeper (`run_dir.hold`) under that lock,
+and keepers, which hold theirs by then, for a claim: the second of them sees the first.
 
 Does not cover: what follows from an end (`autoresume.policy`). A batch script that is killed before it has called
 `ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then. Filesystems without
@@ -145,10 +144,8 @@ def keep_claim(run_dir: str, job: str) -> None:
     try:
         claim(run_dir, job)
     except OSError as error:
-        say(
-            f"warning: {error.filename} cannot be written: {error.strerror}. Make sure that no other job trains in "
-            f"{run_dir}"
-        )
+        why = f"{error.filename} cannot be written: {error.strerror}"
+        say(f"warning: {why}. Make sure that no other job trains in {run_dir}")
 
 
 # -- the attempt

@@ -14,7 +14,6 @@ start would skip all of them.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.callbacks import arguments
+from holdfast.checkpoints.atomic import flush
 from holdfast.checkpoints.complete import MARK, first_complete, why_incomplete
 from holdfast.patches import Around, Patches
 from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
@@ -176,27 +176,14 @@ def _complete(place: str, left: dict[str, int]) -> None:
             path = os.path.join(folder, name)
             if path == mark:
                 continue
-            _flush(
-                path, os.O_RDONLY
-            )  # after it is opened, a network filesystem knows the times of other nodes
+            flush(path)  # after it is opened, a network filesystem knows the times of other nodes
             if path in left and os.lstat(path).st_ctime_ns == left[path]:
                 os.unlink(path)
-        _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
+        flush(folder)
     os.unlink(mark)
-    _flush(place, os.O_RDONLY | os.O_DIRECTORY)
+    flush(place)
     with suppress(OSError):
-        _flush(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _flush(path: str, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every filesystem can
-            raise
-    finally:
-        os.close(descriptor)
+        flush(os.path.dirname(place))
 
 
 def _wrap(patches: Patches, trainer: Any, names: tuple[str, str, str], around: Around) -> None:

@@ -143,8 +143,8 @@ class LauncherOptions:
         "one more check: exit code 0 is healthy, its last line the reason", HEALTH,
         more="[Health of nodes](health.md)")
     health_action: str = setting(
-        "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude", "a sick node: a spare takes its place, or it leaves where the others can continue without it",
-        HEALTH,
+        "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude",
+        "a sick node: a spare takes its place, or it leaves where enough others are left", HEALTH,
         more="[What follows](health.md#what-follows)")
     health_write_path: str | None = setting(
         None, _path, "DIR", "a folder in which the checks write a file", HEALTH)
