@@ -189,17 +189,6 @@ def test_a_program_that_the_rank_starts_does_not_take_part(
     assert "another process of this rank takes part already" in child.err()
 
 
-def test_a_boundary_costs_next_to_nothing(page: PageFile, point: StopPoint) -> None:
-    """0.08 µs on the machine that this was written on; the best of many tries, for busy machines."""
-    place, best = position(5), 1.0
-    for _ in range(200):
-        began = time.perf_counter()
-        for _ in range(1000):
-            point.passes(place)
-        best = min(best, (time.perf_counter() - began) / 1000)
-    assert best < 0.4e-6
-
-
 # -- the launcher's pages ------------------------------------------------------------------------------------
 
 
