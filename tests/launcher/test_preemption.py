@@ -133,8 +133,7 @@ def test_a_rank_that_fails_and_is_signalled_while_it_exits_has_failed(jobs: Jobs
     job = jobs(DIES_ON_THE_WAY, "--ft-preempted-exit-code", "75", nproc=1)
     job.hear("pid .* ready", ranks=[0])
     job.spawned.send_signal(signal.SIGTERM)
-    job.end(1)
-    assert [each["error"]["type"] for each in job.journal("rank_exit")] == ["OSError"]
+    assert "OSError" in job.end(1)
 
 
 def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) -> None:
@@ -143,7 +142,7 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
     pids = job.hear(r"pid (\d+)", ranks=[0, 1])
     job.spawned.send_signal(signal.SIGTERM)
     job.end(137)  # it had to be killed, so it has failed
-    assert all("by the launcher, after 1." in each["meaning"] for each in job.journal("rank_exit"))
+    assert [each["signal"] for each in job.journal("rank_exit")] == ["SIGKILL"] * 2
     sent, last = job.journal("signal_sent")[0], job.journal("rank_exit")[-1]
     killed = {str(each["pid"]) for each in job.journal("signal_sent") if each["signal"] == "SIGKILL"}
     assert killed == set(pids.values())

@@ -166,7 +166,7 @@ def test_exception_hook_setting_ends_the_process_at_once(jobs: Jobs) -> None:
     job = jobs(text, "--ft-install-exception-hook", "--max-restarts=1", nproc=1)
     job.end(0)
     raised = one(job, "rank_failing")["error"]["at"]
-    assert one(job, "signal_sent")["mono"] - raised < 3
+    assert one(job, "signal_sent")["mono"] - raised < 10, "the exit timeout by default"
     assert not job.journal("exit_delayed")
 
 

