@@ -283,17 +283,15 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             if event.kind == "first_step" and (step := _step(event, "step")) is not None:
                 segment.first = step if segment.first is None else min(segment.first, step)
         elif event.kind == "verdict":
-            waited = event.get("waited")
-            for name in str(event.get("where") or "").split(" > "):
-                if name in SECTIONS and isinstance(waited, (int, float)) and 0 < waited < float("inf"):
-                    segment.hung[SECTIONS[name]] = segment.hung.get(SECTIONS[name], 0.0) + waited
+            for bucket in (SECTIONS[name] for name in event.text("where").split(" > ") if name in SECTIONS):
+                segment.hung[bucket] = segment.hung.get(bucket, 0.0) + event.seconds("waited")
         elif event.kind == "incident":
             segment.goes_on = bool(event.get("job_goes_on"))
         elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
             segment.gone.update([event.source] if event.kind == "run_end" else [])
             if segment.stopped is None and (event.kind != "run_end" or segment.gone >= segment.sources):
                 ranks_ended = segment.exited if event.kind == "run_end" else None
-                segment.stopped = now if ranks_ended is None else ranks_ended
+                segment.stopped = ranks_ended or now
         elif event.kind == "rank_exit":
             segment.exited = now
         elif event.kind == "progress":
@@ -327,7 +325,7 @@ def _take_progress(segment: Segment, newest: Sequence[Event]) -> None:
     segment.counted = any(event.get("counted") for event in newest)
     steps = [step for event in newest if (step := _step(event, "steps_most")) is not None]
     segment.last = segment.kept = max(steps, default=None)
-    ranks = sum(ranks for event in newest if type(ranks := event.get("ranks")) is int and ranks > 0)
+    ranks = sum(max(0, event.number("ranks") or 0) for event in newest)
     for event in newest:
         sections = event.get("sections")
         for name, spent in sections.items() if isinstance(sections, dict) else ():
