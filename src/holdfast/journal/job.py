@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..fault_tolerance.processes import proc
-from .event import Event
+from .event import CycleSorter, Event
 from .goodput import KINDS, Goodput, goodput
 from .incidents import KINDS as OF_INCIDENTS
 from .incidents import Incident, incidents
@@ -56,16 +56,11 @@ NOTHING = JobNow()
 
 def read_job(run_dir: str, now: float) -> JobNow:
     """Read the journals at `now` (unix seconds). Raises `JournalUnreadable`."""
-    launchers = _Launchers()
-
-    def noted() -> Iterator[Event]:
-        for event in stream_run(run_dir, KINDS | OF_INCIDENTS):
-            launchers.take(event)
-            yield event
-
-    found = incidents(noted())
-    end, runs_here = launchers.end()
-    ledger = goodput(stream_run(run_dir, KINDS), found, now if runs_here else 0.0)
+    before, launchers = _Launchers(), _Launchers()  # of the first reading, and of the second
+    found = incidents(before.noted(stream_run(run_dir, OF_INCIDENTS)))
+    until = now if before.end()[1] else 0.0
+    ledger = goodput(launchers.noted(stream_run(run_dir, KINDS)), found, until)
+    end, _ = launchers.end()
     progress = [event for _, event in sorted(launchers.progress.items())] if launchers.unended else ()
     return JobNow(ledger if ledger.attempts else None, found, progress, end)
 
@@ -78,16 +73,21 @@ class _Launchers:
         self.unended: dict[str, float] = {}  # the time of the last event
         self._starts: dict[str, Event] = {}
         self._codes: dict[str, str] = {}
-        self._cycle: object = None
+        self._sorter, self._cycle = CycleSorter(), (0, 0)
 
-    def take(self, event: Event) -> None:
-        """The next event."""
-        source = event.source
+    def noted(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events as they are."""
+        for event in events:
+            self._take(event)
+            yield event
+
+    def _take(self, event: Event) -> None:
+        source, cycle = event.source, self._sorter.cycle_of(event)
         if event.kind == "cycle_start":
             self.progress.pop(source, None)
-            if event.get("cycle") != self._cycle:  # a node that has no part in it is out of the job
+            if cycle > self._cycle:  # a node that has no part in it is out of the job
                 self.unended.clear()
-            self._cycle = event.get("cycle")
+                self._cycle = cycle
         elif event.kind == "run_start":
             self._starts[source] = event
             if not self.unended:
