@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.main import main
+from holdfast.fault_tolerance.processes import proc
 from holdfast.journal.event import Event
 from holdfast.journal.goodput import BUCKETS, KINDS, Goodput, goodput
 from holdfast.journal.incidents import incidents
-from holdfast.journal.job import read_job, writer_facts
+from holdfast.views.job import read_job
 from tests.journal.story import START, Story
 from tests.journal.test_cli import write
 
@@ -215,7 +216,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_whether_a_launcher_without_an_end_still_runs(
     tmp_path: Path, node: str, change: dict[str, object], end: str, wall: float
 ) -> None:
-    start = {**writer_facts(), "age": 0.0, **change}
+    start = {**proc.identity(), "age": 0.0, **change}
     found = read_job(
         str(write(trains(Story().tell(0, "run_start", node, **start), 8, 0, 1, node), tmp_path)), START + 500
     )

@@ -18,8 +18,7 @@ from ..visible import escaped
 from .options import STDOUT, check_html, one_run, put_page
 
 if TYPE_CHECKING:
-    from ..journal.goodput import Goodput
-    from ..journal.job import JobNow
+    from ..journal.goodput import Goodput, JobNow
 
 BAR = 40
 """Characters of a bar for all of the time."""
@@ -51,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read."""
-    from ..journal.job import read_job
+    from ..views.job import read_job
 
     if arguments.html is not None:
         check_html(arguments.html)

@@ -6,7 +6,6 @@
     reader.py     all nodes' lines as one list of events; the runs of a folder
     incidents.py  what went wrong, which rank or node, and how long until the job trained again
     goodput.py    where every second went
-    job.py        a job as it is now: both of these, and whether its launchers still run
 
 Import from the modules; this package itself imports nothing.
 """

@@ -174,6 +174,23 @@ class Goodput:
         return self.wall / self.failures if self.failures else None
 
 
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """What a journal shows of a job at one moment."""
+
+    ledger: Goodput | None = None
+    """None before the first event."""
+    incidents: Sequence[Incident] = ()
+    progress: Sequence[Event] = ()
+    """The newest `progress` event of each node in this cycle; of a job that has ended none."""
+    end: str = ""
+    """How the job, or some of its launchers, ended; empty while all run, as far as is known here."""
+
+
+NOTHING = JobNow()
+"""Before it is read."""
+
+
 def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0) -> Goodput:
     """Account for the time of a job.
 

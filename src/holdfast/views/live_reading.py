@@ -17,7 +17,8 @@ from ..fault_tolerance.processes import proc
 from ..in_time import TooLate, UnderWay
 from ..incidents.capture.rank_probe import LocalRank
 from ..incidents.diagnose.find_job import Job, find_job
-from ..journal.job import JobNow, read_job
+from ..journal.goodput import NOTHING
+from .job import read_job
 from .live_frame import RankState, View, rank_state
 
 SHARE = 0.05
@@ -58,7 +59,7 @@ class LiveJob:
         self.job: Job | None = None
         self.problem = ""
         """Why no rank is found."""
-        self._read_job = JobNow()
+        self._read_job = NOTHING
         self._unread = ""
         self._finding, self._reading = Throttled(self._find), Throttled(self._read)
 
