@@ -16,8 +16,7 @@ from holdfast.journal.event import Event
 from holdfast.journal.goodput import BUCKETS, KINDS, Goodput, goodput
 from holdfast.journal.incidents import incidents
 from holdfast.views.job import read_job
-from tests.journal.story import START, Story
-from tests.journal.test_cli import write
+from tests.journal.story import START, Story, write
 
 
 def account(story: Story) -> Goodput:
