@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.json:
         facts = asdict(replace(found, spans=(), rates=()))
         del facts["spans"], facts["rates"]  # over time: for the page
+        for attempt in facts["attempts"]:
+            del attempt["cycle"]
         more = {
             "end": job.end,
             "wall": found.wall,

@@ -103,11 +103,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time of one cycle, or between two attempts."""
+    """A time of one attempt (a life of the job), or of all of it."""
 
     run: int
     cycle: int | None
-    """None: between this attempt and the next, or an attempt without cycles."""
+    """None: all of it, between this attempt and the next, or an attempt without cycles."""
     begun: float
     ended: float
     seconds: dict[str, float]
@@ -124,17 +124,6 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One life of the job."""
-
-    run: int
-    begun: float
-    ended: float
-    seconds: dict[str, float]
-    """By bucket, without those that are 0."""
-
-
-@dataclass(frozen=True, slots=True)
 class Goodput:
     """The whole job."""
 
@@ -142,7 +131,7 @@ class Goodput:
     ended: float
     seconds: dict[str, float]
     """By bucket, in the order of `BUCKETS`; they add up to `wall`."""
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[Span, ...]
     cycles: int
     lost_steps: int | None
     """Steps that later cycles have done again; None where that is not known, since steps were counted."""
@@ -210,7 +199,7 @@ def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0
     by_run: dict[int, list[Segment]] = {run: [] for run in lives}
     for segment in segments:
         by_run[segment.run].append(segment)
-    attempts: list[Attempt] = []
+    attempts: list[Span] = []
     spans: list[Span] = []
     for run, (begun, ended) in lives.items():
         if attempts and begun > attempts[-1].ended:
@@ -219,7 +208,7 @@ def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0
             between = {"waiting" if is_known else "unknown": begun - attempts[-1].ended}
             spans.append(Span(attempts[-1].run, None, attempts[-1].ended, begun, between))
         own = _account(run, by_run[run], failed, begun, ended)
-        attempts.append(Attempt(run, begun, ended, _sum(own)))
+        attempts.append(Span(run, None, begun, ended, _sum(own)))
         spans += own
     recovered = [each.resume_seconds for each in failures if each.resume_seconds is not None]
     return Goodput(
