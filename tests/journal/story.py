@@ -52,12 +52,18 @@ class Story:
         from holdfast.journal.reader import read_run
 
         with tempfile.TemporaryDirectory() as folder:
-            for node, events in self.told.items():
-                write(Path(folder, f"journal-{node}.jsonl"), events)
-            return read_run(folder)
+            return read_run(str(write(self, Path(folder))))
 
 
-def write(path: Path, events: Iterable[Event]) -> None:
+def write(story: Story, run_dir: Path) -> Path:
+    """The run directory with the journals of this story."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for node, events in story.told.items():
+        write_journal(run_dir / f"journal-{node}.jsonl", events)
+    return run_dir
+
+
+def write_journal(path: Path, events: Iterable[Event]) -> None:
     """A node's journal with these events."""
     lines = (encode(each.kind, each.fields, t=each.t, mono=each.mono, node=each.node) for each in events)
     path.write_bytes(b"".join(lines))

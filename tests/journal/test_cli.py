@@ -13,20 +13,11 @@ import pytest
 
 from holdfast import __version__
 from holdfast.incidents.report import store
-from holdfast.journal.event import encode
 from tests.incidents.cases_for_reports import FIXTURES, evidence, judged
-from tests.journal.story import Story
+from tests.journal.story import Story, write
 from tests.processes import Spawned, Spawner
 
 CLI = [sys.executable, "-m", "holdfast"]
-
-
-def write(story: Story, run_dir: Path) -> Path:
-    run_dir.mkdir(parents=True, exist_ok=True)
-    for node, events in story.told.items():
-        lines = [encode(e.kind, e.fields, t=e.t, mono=e.mono, node=e.node) for e in events]
-        (run_dir / f"journal-{node}.jsonl").write_bytes(b"".join(lines))
-    return run_dir
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.main import main
+from holdfast.fault_tolerance.processes import proc
 from holdfast.journal.event import Event
 from holdfast.journal.goodput import BUCKETS, KINDS, Goodput, goodput
 from holdfast.journal.incidents import incidents
-from tests.journal.story import START, Story
-from tests.journal.test_cli import write
+from holdfast.views.job import read_job
+from tests.journal.story import START, Story, write
 
 
 def account(story: Story) -> Goodput:
@@ -192,3 +194,46 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     write(Story().tell(0, "run_start"), tmp_path / "runs" / "b")
     assert main(["goodput", str(tmp_path / "runs")]) == 2
     assert "has 2 runs in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("node", "change", "end", "wall"),
+    [
+        (socket.gethostname(), {}, "", 500),
+        (f"{socket.gethostname()}:7", {}, "", 500),
+        (
+            socket.gethostname(),
+            {"started": 1},
+            "the job ended without a record at 2027-01-15 08:00:10 UTC",
+            10,
+        ),
+        (socket.gethostname(), {"pid_namespace": "pid:[1]"}, "", 10),
+        ("elsewhere", {}, "", 10),
+    ],
+    ids=["runs", "runs as one of several", "gone", "another container", "another machine"],
+)
+def test_whether_a_launcher_without_an_end_still_runs(
+    tmp_path: Path, node: str, change: dict[str, object], end: str, wall: float
+) -> None:
+    start = {**proc.identity(), "age": 0.0, **change}
+    found = read_job(
+        str(write(trains(Story().tell(0, "run_start", node, **start), 8, 0, 1, node), tmp_path)), START + 500
+    )
+    assert found.ledger and (found.end, found.ledger.wall) == (end, wall)
+
+
+def test_a_job_that_goes_on_without_a_lost_node_has_its_own_end(tmp_path: Path) -> None:
+    story = Story().tell(0, "run_start", "a:1").tell(0, "run_start", "b:1").cycle(1, 0, "b:1", first=2)
+    story.cycle(1, 0, "a:1").tell(20, "node_lost", "a:1", lost="b:1", waited=3.0).restart(20, 1, "a:1")
+    story.cycle(21, 1, "a:1").tell(60, "run_end", "a:1", exit_code=0)
+    assert read_job(str(write(story, tmp_path)), START + 500).end == "the job ended with exit code 0"
+
+
+def test_an_attempt_begins_with_the_process_of_its_launcher() -> None:
+    story = (
+        trains(Story().tell(0, "run_start", age=0.0), 8, 0, 1)
+        .tell(30, "run_end")
+        .tell(60, "run_start", age=5.0)
+    )
+    found = account(trains(story, 60, 0, 21).tell(72, "run_end"))
+    assert spent(found) == {"start-up": 10 + 5 + 2, "training": 20 + 10, "waiting": 25}

@@ -9,8 +9,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.cli.nodes import Machine, count
-from tests.journal.story import Story
-from tests.journal.test_cli import write
+from tests.journal.story import Story, write
 
 CRASH = {
     "rank": 2,

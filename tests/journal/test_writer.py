@@ -296,6 +296,7 @@ def test_the_newest_event_is_read_as_a_line_and_goes_with_the_writer(tmp_path: P
     journal.record("cycle_start")
     for step in (10**9, 2):
         journal.show("progress", steps_most=step)
+    wait_until(lambda: list(tmp_path.glob("newest-*")))
     wait_until(lambda: [event.get("steps_most") for event in read_run(str(tmp_path))] == [None, 2])
     assert {event.source for event in read_run(str(tmp_path))} == {"a"}
     (newest,) = tmp_path.glob("newest-*")

@@ -124,9 +124,9 @@ def test_each_bucket_is_near_the_truth(
     path = tmp_path / "noted"
     path.touch()
     flags = ["--nproc-per-node=1", "--max-restarts=3", "--ft-rank-section-timeouts=step:3,checkpointing:60"]
-    command = [sys.executable, tmp_path / "command.py", *LAUNCHER, *flags, tmp_path / "train.py"]
-    chain = ["autoresume", "--run-dir", tmp_path / "run", "--backoff", "20", "--", *command]
-    job = spawn([sys.executable, "-m", "holdfast", *chain], env={"NOTES": str(tmp_path)})
+    command = [sys.executable, "command.py", *LAUNCHER, *flags, "train.py"]
+    chain = ["autoresume", "--run-dir", "run", "--backoff", "20", "--", *command]
+    job = spawn([sys.executable, "-m", "holdfast", *chain], env={"NOTES": str(tmp_path)}, cwd=tmp_path)
     job.wait_for("HANG: rank 0")
     noticed = time.time()
     wait_until(lambda: "asks" in path.read_text())
@@ -194,8 +194,8 @@ def test_a_lost_node_is_near_the_truth(
     script, path = cluster.script(LOSES_A_NODE), cluster.notes / "noted"
     path.touch()
     began = time.time()
-    options = {"nnodes": "1:2", "node_timeout": QUICK}
-    a, b = (cluster.launch(name, script, "--ft-run-dir", str(tmp_path / "run"), **options) for name in "ab")
+    options = ["--ft-run-dir", str(tmp_path / "run")]
+    a, b = (cluster.launch(name, script, *options, nnodes="1:2", node_timeout=QUICK) for name in "ab")
     wait_until(lambda: "asks" in path.read_text())
     lost = time.time()
     b.vanish()

@@ -187,3 +187,13 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
         "1",
         "2",
     ]
+
+
+@pytest.mark.variant
+def test_a_launcher_that_is_not_there_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    training = light(cluster, tmp_path, "waits")
+    assert training.start("--max-failures=1", nodes=1, launcher=["/nowhere/ft_launcher"]).returncode == 0
+    assert training.end() == "FAILED 1:0", training.text()
+    attempt = training.chains()[0]["attempts"][0]
+    assert (attempt["kind"], attempt["exit_code"]) == ("failed", 127)
+    assert "the command was not found" in attempt["why"]

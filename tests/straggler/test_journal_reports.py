@@ -16,8 +16,8 @@ from holdfast.journal.reader import read_run
 from holdfast.journal.writer import Journal
 from holdfast.straggler.readings.kept import reports
 from holdfast.straggler.state_file import WAITING, ReportLog
-from tests.journal.story import Story
-from tests.journal.test_cli import CLI, write
+from tests.journal.story import Story, write
+from tests.journal.test_cli import CLI
 from tests.processes import Spawner, wait_until
 from tests.straggler.readings.history import report
 

@@ -1,13 +1,15 @@
-"""`python -m holdfast.testing`: an unmodified program, with faults from the environment."""
+"""`python -m holdfast.testing`, and docs/testing-your-recovery.md, which does what it says."""
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.pages import DOCS, block
 from tests.processes import Spawner
 
 PROGRAM = """
@@ -67,3 +69,23 @@ def test_a_wrong_fault_is_one_line_and_status_2(spawn: Spawner, program: Path) -
     assert run.wait() == 2
     assert run.err().startswith("holdfast.testing: error: HOLDFAST_FAULT: ") and run.err().count("\n") == 1
     assert run.out() == ""
+
+
+# -- the page --------------------------------------------------------------------------------------------------
+
+
+PAGE = DOCS / "testing-your-recovery.md"
+
+
+@pytest.mark.slow
+def test_the_page_s_own_test_passes(spawn: Spawner, tmp_path: Path) -> None:
+    for name in ("train.py", "test_recovery.py"):
+        (tmp_path / name).write_text(block(PAGE.name, name))
+    # Two of its faults: each of them is tested on its own elsewhere.
+    chosen = [
+        f"test_recovery.py::test_recovers[{fault}]" for fault in ("kill@step=12", "stop@step=12,rank=1")
+    ]
+    options = ["-q", "-p", "no:cacheprovider", "--basetemp", tmp_path / "runs"]
+    run = spawn([sys.executable, "-m", "pytest", *options, *chosen], cwd=tmp_path)
+    assert run.wait(ceiling=150) == 0, run.output()
+    assert re.search(r"^2 passed", run.out(), re.MULTILINE), run.output()

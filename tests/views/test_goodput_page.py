@@ -11,8 +11,7 @@ from holdfast.cli.main import main
 from holdfast.journal.event import Event
 from holdfast.views.heat_map import MOST, heat_map
 from tests.incidents.test_page import browse, read
-from tests.journal.story import START, Story
-from tests.journal.test_cli import write
+from tests.journal.story import START, Story, write
 from tests.views.simulated_job import write_journals
 
 HOSTILE = "<script>alert(1)</script>\"'\x1b[31m"

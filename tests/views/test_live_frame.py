@@ -8,9 +8,8 @@ import pytest
 
 from holdfast.fault_tolerance.board.values import BoardEvent, Identity, Limits, OpenSection, Snapshot
 from holdfast.journal.event import Event
-from holdfast.journal.goodput import goodput
+from holdfast.journal.goodput import JobNow, goodput
 from holdfast.journal.incidents import incidents
-from holdfast.journal.job import JobNow
 from holdfast.views.live_frame import RankState, View, frame, rank_state
 from tests.journal.story import START, Story
 

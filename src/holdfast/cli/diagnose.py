@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
-from .options import STDOUT, check_html, encodable, write_html
+from .options import STDOUT, check_html, encodable, put_page
 
 if TYPE_CHECKING:
     from ..incidents.diagnose.diagnose import Diagnosis
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> str:
     if html is not None:
         from ..incidents.report.page import page
 
+        text = put_page(html, page(found.case, found.judgement), found.title)
         if html == STDOUT:
-            return encodable(page(found.case, found.judgement))
-        write_html(html, page(found.case, found.judgement))
+            return text
         lines.append(f"  as a page:  {os.path.abspath(html)}")
     return _as_json(found) if arguments.json else encodable("\n".join([*lines, ""]))
 

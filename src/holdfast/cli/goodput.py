@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 from ..fault_tolerance.errors import HoldfastError
 from ..visible import escaped
-from .options import STDOUT, check_html, encodable, several_runs, write_html
+from .options import STDOUT, check_html, one_run, put_page
 
 if TYPE_CHECKING:
-    from ..journal.goodput import Goodput
-    from ..journal.job import JobNow
+    from ..journal.goodput import Goodput, JobNow
 
 BAR = 40
 """Characters of a bar for all of the time."""
@@ -51,14 +50,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 def run(arguments: argparse.Namespace) -> str:
     """What the command prints. Raises HoldfastError where there is nothing to read."""
-    from ..journal.job import read_job
-    from ..journal.reader import default_runs, holds_journal, runs_in
+    from ..views.job import read_job
 
     if arguments.html is not None:
         check_html(arguments.html)
-    run_dir: str = default_runs()[0].path if arguments.run_dir is None else arguments.run_dir
-    if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
-        raise several_runs(run_dir, len(runs))
+    run_dir = one_run(arguments.run_dir)
     job = read_job(run_dir, time.time())
     found = job.ledger
     if found is None:
@@ -66,14 +62,12 @@ def run(arguments: argparse.Namespace) -> str:
             f"{run_dir}: no event in its journal can be read, so nothing is known of its time."
         )
     if arguments.html is not None:
-        html = _page(run_dir, job, found, arguments.html)
-        if arguments.html == STDOUT:
-            return encodable(html)
-        write_html(arguments.html, html)
-        return f"page of {escaped(run_dir)} in {escaped(arguments.html)}\n"
+        return put_page(arguments.html, _page(run_dir, job, found, arguments.html), run_dir)
     if arguments.json:
         facts = asdict(replace(found, spans=(), rates=()))
         del facts["spans"], facts["rates"]  # over time: for the page
+        for attempt in facts["attempts"]:
+            del attempt["cycle"]
         more = {
             "end": job.end,
             "wall": found.wall,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
 from ..visible import escaped
-from .options import STDOUT, check_html, several_runs, whole_number, write_html
+from .options import check_html, one_run, put_page, whole_number
 
 if TYPE_CHECKING:
     from ..incidents.report.store import Record, StoredIncident
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> str:
         return _runs(default_runs(count=True), as_json=arguments.json)
     if not holds_journal(run_dir) and (runs := runs_in([run_dir], count=True)):
         if arguments.number is not None:
-            raise several_runs(run_dir, len(runs))
+            one_run(run_dir)
         return _runs(runs, as_json=arguments.json)
     return _incidents(run_dir, arguments)
 
@@ -165,10 +165,7 @@ def _report(stored: StoredIncident, arguments: argparse.Namespace) -> str | None
     from ..incidents.report.page import page
 
     html = page(record.case, record.judgement, number=stored.number)
-    if arguments.html == STDOUT:
-        return html
-    write_html(arguments.html, html)
-    return f"page of incident {stored.number:04d} in {arguments.html}\n"
+    return put_page(arguments.html, html, f"incident {stored.number:04d}")
 
 
 def _rejudged(record: Record, *, as_json: bool) -> str:

@@ -12,24 +12,26 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
-from . import (
-    autoresume,
-    diagnose,
-    doctor,
-    goodput,
-    incidents,
-    job_results,
-    nodes,
-    replay,
-    slurm,
-    stragglers,
-    top,
-)
 
+COMMANDS = [
+    "autoresume",
+    "diagnose",
+    "doctor",
+    "goodput",
+    "incidents",
+    "job_results",
+    "nodes",
+    "replay",
+    "slurm",
+    "stragglers",
+    "top",
+]
+"""Each a module of this package, with `add`, its part of the command line, and `run`."""
 USAGE = 2
 
 
@@ -113,18 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        autoresume,
-        diagnose,
-        doctor,
-        goodput,
-        incidents,
-        job_results,
-        nodes,
-        replay,
-        slurm,
-        stragglers,
-        top,
-    ):
+    for command in (import_module(f".{name}", __package__) for name in COMMANDS):
         command.add(commands).set_defaults(run=command.run)
     return parser

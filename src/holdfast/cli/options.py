@@ -55,11 +55,21 @@ def prepared_run_dir(chosen: str | None, name: str) -> str:
         ) from None
 
 
-def several_runs(folder: str, count: int) -> HoldfastError:
-    """The error of a command that is for one run, given a folder of several."""
-    return HoldfastError(
-        f"{folder} has {count} runs in it. Name one: holdfast incidents {folder} lists them."
-    )
+def one_run(path: str | None) -> str:
+    """The run directory of a command that is for one run; by default the newest for which none was chosen.
+
+    Raises:
+        HoldfastError: It is a folder of several, or there is no run.
+    """
+    from ..journal.reader import default_runs, holds_journal, runs_in
+
+    if path is None:
+        return default_runs()[0].path
+    if not holds_journal(path) and (runs := runs_in([path])):
+        raise HoldfastError(
+            f"{path} has {len(runs)} runs in it. Name one: holdfast incidents {path} lists them."
+        )
+    return path
 
 
 def encodable(text: str) -> str:
@@ -78,7 +88,7 @@ STDOUT = "-"
 
 
 def check_html(path: str) -> None:
-    """Refuse a path to which `write_html` cannot write a page.
+    """Refuse a path to which `put_page` cannot write a page.
 
     Raises:
         ConfigError: The one line for the user.
@@ -95,15 +105,24 @@ def check_html(path: str) -> None:
         raise ConfigError(f"--html {path}: {folder} cannot be written to")
 
 
-def write_html(path: str, html: str) -> None:
-    """Write the page: private (0600), and whole or not there. A link with this name is replaced and not followed.
+def put_page(path: str, html: str, of: str) -> str:
+    """Write the page; what to print instead of it, or the page for standard output.
 
+    A file is private (0600), and whole or not there. A link with its name is replaced and not followed.
     Does not cover: links above the file, since the folder is the user's choice.
+
+    Args:
+        path: As `check_html` has checked it.
+        of: What is shown, for the line to print.
 
     Raises:
         OSError: It cannot be written.
     """
     from ..private_file import write_file
+    from ..visible import escaped
 
+    if path == STDOUT:
+        return encodable(html)
     folder, name = os.path.split(os.path.abspath(path))
     write_file(os.path.realpath(folder), name, html)
+    return f"page of {escaped(of)} in {escaped(path)}\n"

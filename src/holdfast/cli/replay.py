@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
-from .options import several_runs, whole_number
+from .options import one_run, whole_number
 
 if TYPE_CHECKING:
     from ..fault_tolerance.launcher.replayer import Line
@@ -63,12 +63,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
 def _recorded(run_dir: str, node: str | None) -> dict[str, list[Event]]:
     """The records to replay, by node."""
     from ..fault_tolerance.launcher.replayer import KINDS
-    from ..journal.reader import holds_journal, runs_in, stream_run
+    from ..journal.reader import stream_run
 
-    if not holds_journal(run_dir) and (runs := runs_in([run_dir])):
-        raise several_runs(run_dir, len(runs))
     found: dict[str, list[Event]] = {}
-    for event in stream_run(run_dir, frozenset(KINDS)):
+    for event in stream_run(one_run(run_dir), frozenset(KINDS)):
         found.setdefault(event.source, []).append(event)
     if not found:
         raise HoldfastError(f"{run_dir}: no decisions are recorded in its journal.")

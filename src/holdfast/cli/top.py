@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
-from .options import encodable, several_runs
+from .options import encodable, one_run
 
 if TYPE_CHECKING:
     from ..views.live_reading import LiveJob
@@ -52,11 +52,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 def run(arguments: argparse.Namespace) -> str | int:
     """What the command prints, or the exit code of the live view. Raises HoldfastError where there is no job."""
-    from ..journal.reader import default_runs, holds_journal, runs_in
     from ..views.live_frame import frame
     from ..views.live_reading import LiveJob
 
-    asked: str = default_runs()[0].path if arguments.job is None else arguments.job.strip()
+    asked: str = one_run(None) if arguments.job is None else arguments.job.strip()
     if not asked or (asked.startswith("-") and asked[1:].isdecimal()):
         raise HoldfastError(f"{arguments.job!r} is no job. Name a run directory, or a process by its number")
     if asked.isdecimal() and not os.path.exists(f"/proc/{asked}"):
@@ -65,9 +64,10 @@ def run(arguments: argparse.Namespace) -> str | int:
         )
     if not asked.isdecimal() and os.path.exists(asked) and not os.path.isdir(asked):
         raise HoldfastError(f"{asked} is no directory. Name the run directory of a job, or a process")
-    if not asked.isdecimal() and not holds_journal(asked) and (runs := runs_in([asked])):
-        raise several_runs(asked, len(runs))
-    live, terminal = LiveJob(asked), sys.stdout is not None and sys.stdout.isatty()
+    live, terminal = (
+        LiveJob(asked if asked.isdecimal() else one_run(asked)),
+        sys.stdout is not None and sys.stdout.isatty(),
+    )
     is_live = terminal and not arguments.once
     if is_live and not asked.isdecimal():
         return _watch(live)  # it waits for a job that is not there yet

@@ -5,6 +5,7 @@
     run_dir.py    where the log is kept, and which launcher writes there
     reader.py     all nodes' lines as one list of events; the runs of a folder
     incidents.py  what went wrong, which rank or node, and how long until the job trained again
+    goodput.py    where every second went
 
 Import from the modules; this package itself imports nothing.
 """

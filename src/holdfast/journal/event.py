@@ -51,6 +51,21 @@ class Event:
         """A field of this kind of event, or the default."""
         return self.fields.get(name, default)
 
+    def text(self, name: str) -> str:
+        """A field in one line of text; empty where it is missing, null or empty."""
+        return " ".join(str(self.fields.get(name) or "").split())
+
+    def number(self, name: str) -> int | None:
+        """A field that is a whole number; None where it is none."""
+        value = self.fields.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def seconds(self, name: str) -> float:
+        """A field that is a duration, 0 or more; 0 where it is none."""
+        value = self.fields.get(name)
+        is_known = isinstance(value, (int, float)) and math.isfinite(value)
+        return round(max(0.0, float(value)), 3) if is_known else 0.0
+
 
 def encode(kind: str, fields: Mapping[str, Any], *, t: float, mono: float, node: str) -> bytes:
     """The event as one line, newline included. What JSON does not have is written as its `repr`."""

@@ -103,11 +103,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time of one cycle, or between two attempts."""
+    """A time of one attempt (a life of the job), or of all of it."""
 
     run: int
     cycle: int | None
-    """None: between this attempt and the next, or an attempt without cycles."""
+    """None: all of it, between this attempt and the next, or an attempt without cycles."""
     begun: float
     ended: float
     seconds: dict[str, float]
@@ -124,17 +124,6 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One life of the job."""
-
-    run: int
-    begun: float
-    ended: float
-    seconds: dict[str, float]
-    """By bucket, without those that are 0."""
-
-
-@dataclass(frozen=True, slots=True)
 class Goodput:
     """The whole job."""
 
@@ -142,7 +131,7 @@ class Goodput:
     ended: float
     seconds: dict[str, float]
     """By bucket, in the order of `BUCKETS`; they add up to `wall`."""
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[Span, ...]
     cycles: int
     lost_steps: int | None
     """Steps that later cycles have done again; None where that is not known, since steps were counted."""
@@ -174,6 +163,23 @@ class Goodput:
         return self.wall / self.failures if self.failures else None
 
 
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """What a journal shows of a job at one moment."""
+
+    ledger: Goodput | None = None
+    """None before the first event."""
+    incidents: Sequence[Incident] = ()
+    progress: Sequence[Event] = ()
+    """The newest `progress` event of each node in this cycle; of a job that has ended none."""
+    end: str = ""
+    """How the job, or some of its launchers, ended; empty while all run, as far as is known here."""
+
+
+NOTHING = JobNow()
+"""Before it is read."""
+
+
 def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0) -> Goodput:
     """Account for the time of a job.
 
@@ -193,7 +199,7 @@ def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0
     by_run: dict[int, list[Segment]] = {run: [] for run in lives}
     for segment in segments:
         by_run[segment.run].append(segment)
-    attempts: list[Attempt] = []
+    attempts: list[Span] = []
     spans: list[Span] = []
     for run, (begun, ended) in lives.items():
         if attempts and begun > attempts[-1].ended:
@@ -202,7 +208,7 @@ def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0
             between = {"waiting" if is_known else "unknown": begun - attempts[-1].ended}
             spans.append(Span(attempts[-1].run, None, attempts[-1].ended, begun, between))
         own = _account(run, by_run[run], failed, begun, ended)
-        attempts.append(Attempt(run, begun, ended, _sum(own)))
+        attempts.append(Span(run, None, begun, ended, _sum(own)))
         spans += own
     recovered = [each.resume_seconds for each in failures if each.resume_seconds is not None]
     return Goodput(
@@ -283,17 +289,15 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             if event.kind == "first_step" and (step := _step(event, "step")) is not None:
                 segment.first = step if segment.first is None else min(segment.first, step)
         elif event.kind == "verdict":
-            waited = event.get("waited")
-            for name in str(event.get("where") or "").split(" > "):
-                if name in SECTIONS and isinstance(waited, (int, float)) and 0 < waited < float("inf"):
-                    segment.hung[SECTIONS[name]] = segment.hung.get(SECTIONS[name], 0.0) + waited
+            for bucket in (SECTIONS[name] for name in event.text("where").split(" > ") if name in SECTIONS):
+                segment.hung[bucket] = segment.hung.get(bucket, 0.0) + event.seconds("waited")
         elif event.kind == "incident":
             segment.goes_on = bool(event.get("job_goes_on"))
         elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
             segment.gone.update([event.source] if event.kind == "run_end" else [])
             if segment.stopped is None and (event.kind != "run_end" or segment.gone >= segment.sources):
                 ranks_ended = segment.exited if event.kind == "run_end" else None
-                segment.stopped = now if ranks_ended is None else ranks_ended
+                segment.stopped = ranks_ended or now
         elif event.kind == "rank_exit":
             segment.exited = now
         elif event.kind == "progress":
@@ -327,7 +331,7 @@ def _take_progress(segment: Segment, newest: Sequence[Event]) -> None:
     segment.counted = any(event.get("counted") for event in newest)
     steps = [step for event in newest if (step := _step(event, "steps_most")) is not None]
     segment.last = segment.kept = max(steps, default=None)
-    ranks = sum(ranks for event in newest if type(ranks := event.get("ranks")) is int and ranks > 0)
+    ranks = sum(max(0, event.number("ranks") or 0) for event in newest)
     for event in newest:
         sections = event.get("sections")
         for name, spent in sections.items() if isinstance(sections, dict) else ():

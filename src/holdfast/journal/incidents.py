@@ -16,7 +16,6 @@ Does not cover: which of two ranks on different nodes failed first when it is cl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from signal import Signals
@@ -201,10 +200,10 @@ class _Cycle:
         event = self.incident or self.verdict
         if event is None:
             return None
-        cause, sentence = event.get("cause"), _line(event.get("sentence") or "")
+        cause, sentence = event.get("cause"), event.text("sentence")
         # A monitor's event has the rank that it acted on as well.
-        rank = _number(event.get("culprit" if event.kind == "verdict" else "rank"))
-        node = _line(event.get("culprit_node") or "")
+        rank = event.number("culprit" if event.kind == "verdict" else "rank")
+        node = event.text("culprit_node")
         own = next((each for each in failed if each.rank == rank), None) if rank is not None else None
         noticed = (
             failed[0] if failed else _failure("hang", event, sentence, unnoticed=self.stays.get(rank, 0.0))
@@ -231,13 +230,13 @@ class _Cycle:
 
     def _followers(self, failed: list[_Failure]) -> set[int]:
         known = self.incident.get("followers") if self.incident else None
-        numbers = map(_number, known) if isinstance(known, list) else (each.rank for each in failed)
-        return {number for number in numbers if number is not None}
+        numbers = known if isinstance(known, list) else [each.rank for each in failed]
+        return {number for number in numbers if type(number) is int}
 
     def _sentence(self) -> str:
         """The verdict's, in one line, with its confidence."""
         event = self.incident or self.verdict
-        sentence = _line(event.get("sentence") or "") if event else ""
+        sentence = event.text("sentence") if event else ""
         return f"{sentence} (confidence {event.get('confidence')})" if event and sentence else ""
 
     def _is_preempted(self, end: _Failure) -> bool:
@@ -258,8 +257,8 @@ class _Cycle:
         rank, pid = _who(event)
         where = [f"in {event.get('where')}"] if event.get("where") else []
         where += [f"step {event.get('step')}"] if event.get("step") is not None else []
-        text = _line(event.get("text") or event.get("reason") or "no sign of life")
-        what, waited = f"{text} {', '.join(where)}", _seconds(event.get("waited"))
+        text = event.text("text") or event.text("reason") or "no sign of life"
+        what, waited = f"{text} {', '.join(where)}", event.seconds("waited")
         self.hangs.append(_failure("hang", event, what, rank=rank, pid=pid, unnoticed=waited))
         if event.get("signal"):
             self.asked.add((event.source, pid))
@@ -270,7 +269,7 @@ class _Cycle:
         self.incident = event  # the last one: its report has replaced those before
 
     def read_signal_sent(self, event: Event) -> None:
-        signal, reason, (rank, pid) = _line(event.get("signal")), event.get("reason"), _who(event)
+        signal, reason, (rank, pid) = event.text("signal"), event.get("reason"), _who(event)
         # SIGUSR1 and 2 are passed on for the script's own ends, so only a death by them was asked for.
         # And a rank that finished, to which SIGINT is sent for a reason, ends with a code of its own.
         if signal in ("SIGUSR1", "SIGUSR2") or (signal == "SIGINT" and reason):
@@ -285,7 +284,7 @@ class _Cycle:
 
     def read_rank_exit(self, event: Event) -> None:
         rank, pid = _who(event)
-        signal, status = _line(event.get("signal") or ""), _number(event.get("exitcode"))
+        signal, status = event.text("signal"), event.number("exitcode")
         process = event.source, pid
         if process not in self.failing:
             was_asked = process in self.asked or (event.source, pid, signal) in self.passed_on
@@ -308,7 +307,7 @@ class _Cycle:
 
     def read_preemption(self, event: Event) -> None:
         # All nodes of a job are signalled, often more than once: it is one preemption.
-        signal = _line(event.get("signal") or "a signal")
+        signal = event.text("signal") or "a signal"
         self.stopping.add(event.source)
         self.preemptions.append((event.source, event.mono, signal))
         self.add_once("preemption", event, f"the launcher got {signal}")
@@ -316,10 +315,10 @@ class _Cycle:
     def read_cause(self, event: Event) -> None:
         rank, pid = _who(event)
         prefix = f"rank {rank} (node {event.node}, pid {pid}): "
-        self.named = (event.source, pid), _line(event.get("reason")).removeprefix(prefix)
+        self.named = (event.source, pid), event.text("reason").removeprefix(prefix)
 
     def read_node_lost(self, event: Event) -> None:
-        waited, node = _seconds(event.get("waited")), _line(event.get("lost") or event.node)
+        waited, node = event.seconds("waited"), event.text("lost") or _line(event.node)
         what = f"no sign of node {node} for {waited:.1f} s"
         self.lost.setdefault(node, _failure("node lost", event, what, node, unnoticed=waited))
 
@@ -328,18 +327,18 @@ class _Cycle:
         self.not_back = self.not_back or tuple(map(_line, names if isinstance(names, list) else ()))
 
     def read_exit_delayed(self, event: Event) -> None:
-        self.stays[_who(event)[0]] = _seconds(event.get("seconds"))
+        self.stays[_who(event)[0]] = event.seconds("seconds")
 
     def read_node_suspected(self, event: Event) -> None:
-        self.suspected.append(f"suspect: {_line(event.get('facts') or event.get('suspect'))}")
+        self.suspected.append(f"suspect: {event.text('facts') or event.text('suspect')}")
 
     def read_node_replaced(self, event: Event) -> None:
-        node, instead = _line(event.get("suspect")), _line(event.get("instead") or "")
+        node, instead = event.text("suspect"), event.text("instead")
         effect = f"node {instead} has taken its place" if instead else "the others have continued without it"
         self.suspected.append(f"node {node} is suspect: {effect}")
 
     def read_job_lost(self, event: Event) -> None:
-        why, host = _line(event.get("reason") or "no reason given"), _line(event.get("host") or "")
+        why, host = event.text("reason") or "no reason given", event.text("host")
         if host:
             why = f"the node that hosts the rendezvous at {host} is gone: {why}"
         if host and not self.lost:
@@ -444,18 +443,8 @@ def _between(failure: _Failure, later: Event | None) -> float | None:
 
 
 def _who(event: Event) -> tuple[int | None, int | None]:
-    return _number(event.get("rank")), _number(event.get("pid"))
+    return event.number("rank"), event.number("pid")
 
 
 def _line(text: object) -> str:
     return " ".join(str(text).split())
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return round(max(0.0, float(value)), 3)
-    return 0.0

@@ -28,8 +28,8 @@ class HeatMap:
     """A picture whose cells have a width and a height of 1."""
 
     reports: int
-    times: tuple[float, float, float]
-    """Of the first, the middle and the last report."""
+    times: Sequence[float]
+    """Of the first, the middle and the last report, each once."""
     rows: Sequence[tuple[int, int]]
     """The first and last rank of each."""
     columns: int
@@ -73,4 +73,6 @@ def heat_map(events: Iterable[Event]) -> HeatMap | None:
             if lowest != UNKNOWN:
                 shade = next(shade for least, shade in SHADES if lowest >= least)
                 shapes[shade] = shapes.get(shade, "") + f"M{x} {y}h1v1h-1z"
-    return HeatMap(len(times), (times[0], times[len(times) // 2], times[-1]), rows, len(columns), shapes)
+    return HeatMap(
+        len(times), sorted({times[0], times[len(times) // 2], times[-1]}), rows, len(columns), shapes
+    )

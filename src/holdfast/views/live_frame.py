@@ -18,8 +18,8 @@ from ..fault_tolerance.board.values import SECOND, BoardEvent, Snapshot
 from ..fault_tolerance.monitor.deadlines import SUSPICION, Suspensions, deadlines
 from ..incidents.report.wording import clock, visible
 from ..journal.event import Event
+from ..journal.goodput import NOTHING, JobNow
 from ..journal.incidents import Incident
-from ..journal.job import NOTHING, JobNow
 
 LATEST = 60 * SECOND
 """Steps of this time count for a rank's step rate."""

@@ -17,7 +17,8 @@ from ..fault_tolerance.processes import proc
 from ..in_time import TooLate, UnderWay
 from ..incidents.capture.rank_probe import LocalRank
 from ..incidents.diagnose.find_job import Job, find_job
-from ..journal.job import JobNow, read_job
+from ..journal.goodput import NOTHING
+from .job import read_job
 from .live_frame import RankState, View, rank_state
 
 SHARE = 0.05
@@ -58,7 +59,7 @@ class LiveJob:
         self.job: Job | None = None
         self.problem = ""
         """Why no rank is found."""
-        self._read_job = JobNow()
+        self._job_now = NOTHING
         self._unread = ""
         self._finding, self._reading = Throttled(self._find), Throttled(self._read)
 
@@ -78,7 +79,7 @@ class LiveJob:
             node=self.job.place.node if self.job else "",
             ranks=[_state(rank) for rank in self.job.ranks] if self.job else [],
             notes=[note for note in (self._unread, *notes) if note],
-            journal=self._read_job,
+            journal=self._job_now,
         )
 
     def _find(self) -> None:
@@ -98,7 +99,7 @@ class LiveJob:
 
     def _read(self) -> None:
         try:
-            self._read_job = read_job(self.run_dir, time.time())
+            self._job_now = read_job(self.run_dir, time.time())
             self._unread = ""
         except (HoldfastError, OSError) as error:  # also of files that are just removed
             self._unread = str(error)

@@ -24,7 +24,6 @@ from holdfast.health.cards import LINK_DOWN
 from holdfast.health.checks import Wanted
 from holdfast.in_time import TooLate, within
 from holdfast.incidents.suspicions import FORGIVEN_AFTER
-from holdfast.journal.job import writer_facts
 from holdfast.journal.run_dir import lock_run_dir, prepare_run_dir
 from holdfast.journal.writer import Journal
 
@@ -230,7 +229,7 @@ def _announce(
         argv = redacted_arguments(sys.argv[1:], os.environ)
         return {"run_id": run_id, "argv": argv, "limits": limits, "nodes": list(nodes), "nproc": ranks}
 
-    journal.defer("run_start", run_start, **writer_facts())
+    journal.defer("run_start", run_start, **proc.identity())
     count = f"{ranks} rank{'s' if ranks > 1 else ''} on this node"
     logger.info("%s; limits %s; journal in %s", count, limits, run_dir)
 

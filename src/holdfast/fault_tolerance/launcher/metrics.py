@@ -9,7 +9,7 @@ Does not cover: what only the journals of other nodes have. A failure there is a
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -72,6 +72,10 @@ INCIDENTS = (
     "hang", "crash", "exit", "node lost", "launcher lost", "job lost", "preemption", "excluded", "shutdown", "restart",
 )  # fmt: skip
 """Kinds of incidents. Each counter begins with 0."""
+
+
+Samples = dict[str, float | dict[tuple[str, ...], float | None] | None]
+"""By name of the metric: the value, or by the values of its labels; None for what there is not."""
 
 
 class JobMetrics:
@@ -143,29 +147,46 @@ class JobMetrics:
         }
         if now - self._accounted >= ACCOUNT or (len(self._uncounted) > 1 and now - self._since >= REPORT):
             self._account(t, now, own)
-        samples: dict[str, dict[tuple[str, ...], float | None]] = {each.name: {} for each in FAMILIES}
-        samples["job_state"] = {(each,): 0 for each in STATES}
-        samples["job_state"]["spare" if waiting[1] and self._state != "ended" else self._state,] = 1
-        samples["exit_code"][()] = self._exit_code
-        samples["cycle"][()] = self._cycle if self._cycle >= 0 else None
-        samples["ranks"][()] = self._ranks
-        samples["ranks_running"][()] = len(self._running)
-        samples["restarts_total"] = {(each,): self._restarts[each] for each in (*INCIDENTS, "other")}
-        samples["incidents_total"] = {(each,): self._incidents[each] for each in INCIDENTS}
-        if failure := self._last_failure:
-            samples["last_failure_detect_seconds"][()] = failure.unnoticed_seconds
-            samples["last_failure_resume_seconds"][()] = failure.resume_seconds
-        samples["goodput_seconds"] = {(each,): self._seconds.get(each, 0) for each in BUCKETS}
-        samples["nodes_suspected"][()] = len(self._suspects)
-        samples["spare_nodes"][()] = waiting[0]
-        if report:
-            slow = [each.get("slowdown") or 1.0 for each in report.get("verdicts", ())]  # the slowest
-            samples["straggler_findings"][()] = len(slow) + len(report.get("further_verdicts", ()))
-            samples["straggler_slowdown_ratio"][()] = max([1.0, *slow])
         steps = {local: each.step for local, each in own.items() if each.step is not None}
         self._steps.append((read_at, self._cycle, steps))
-        for local in self._running.values() & own.keys():
-            board, rank = own[local], str(local)
+        samples = self._of_job(waiting) | self._of_ranks(read_at, own)
+        if report:
+            slow = [each.get("slowdown") or 1.0 for each in report.get("verdicts", ())]  # the slowest
+            found = len(slow) + len(report.get("further_verdicts", ()))
+            samples |= {"straggler_findings": found, "straggler_slowdown_ratio": max([1.0, *slow])}
+        lines = []
+        for name, kind, labels, meaning in FAMILIES:
+            lines += [f"# HELP holdfast_{name} {meaning}", f"# TYPE holdfast_{name} {kind}"]
+            values = samples.get(name, {})
+            for words, value in (values if isinstance(values, dict) else {(): values}).items():
+                pairs = zip(("run_id", "node", *labels), (self._run_id, self._node, *words), strict=True)
+                shown = ",".join(f'{label}="{_escaped(word)}"' for label, word in pairs)
+                lines += [] if value is None else [f"holdfast_{name}{{{shown}}} {round(float(value), 6)!r}"]
+        return "\n".join([*lines, ""])
+
+    def _of_job(self, waiting: tuple[int, bool]) -> Samples:
+        state = "spare" if waiting[1] and self._state != "ended" else self._state
+        failure = self._last_failure
+        return {
+            "job_state": {(each,): int(each == state) for each in STATES},
+            "exit_code": self._exit_code,
+            "cycle": self._cycle if self._cycle >= 0 else None,
+            "ranks": self._ranks,
+            "ranks_running": len(self._running),
+            "restarts_total": {(each,): self._restarts[each] for each in (*INCIDENTS, "other")},
+            "incidents_total": {(each,): self._incidents[each] for each in INCIDENTS},
+            "last_failure_detect_seconds": failure.unnoticed_seconds if failure else None,
+            "last_failure_resume_seconds": failure.resume_seconds if failure else None,
+            "goodput_seconds": {(each,): self._seconds.get(each, 0) for each in BUCKETS},
+            "nodes_suspected": len(self._suspects),
+            "spare_nodes": waiting[0],
+        }
+
+    def _of_ranks(self, read_at: float, boards: Mapping[int, Snapshot]) -> Samples:
+        """Those of ranks that run, and whose boards were read at this moment."""
+        samples: dict[str, dict[tuple[str, ...], float | None]] = defaultdict(dict)
+        for local in self._running.values() & boards.keys():
+            board, rank = boards[local], str(local)
             samples["rank_step"][rank,] = board.step
             samples["rank_steps_per_second"][rank,] = self._rate(local)
             if board.last_heartbeat_ns:
@@ -174,14 +195,7 @@ class JobMetrics:
                 place = rank, section.name
                 samples["rank_section_age_seconds"][place] = read_at - section.since_ns / SECOND
                 samples["rank_section_limit_seconds"][place] = board.limits.sections.get(section.name)
-        lines = []
-        for name, kind, labels, meaning in FAMILIES:
-            lines += [f"# HELP holdfast_{name} {meaning}", f"# TYPE holdfast_{name} {kind}"]
-            for words, value in samples[name].items():
-                pairs = zip(("run_id", "node", *labels), (self._run_id, self._node, *words), strict=True)
-                shown = ",".join(f'{label}="{_escaped(word)}"' for label, word in pairs)
-                lines += [] if value is None else [f"holdfast_{name}{{{shown}}} {round(float(value), 6)!r}"]
-        return "\n".join([*lines, ""])
+        return {**samples}
 
     def _account(self, t: float, now: float, boards: Mapping[int, Snapshot]) -> None:
         """Count the incidents, and find where the time until now went."""

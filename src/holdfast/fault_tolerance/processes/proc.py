@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 STATES = {"R": "running", "S": "sleeping", "D": "disk wait", "T": "stopped", "t": "traced", "Z": "zombie"}
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -88,6 +92,30 @@ def is_running(pid: int, start_time: int) -> bool:
     """Whether the process with this pid *and* this start time exists and is no zombie."""
     found = stat(pid)
     return found is not None and found.start_time == start_time and found.is_running
+
+
+def identity() -> dict[str, Any]:
+    """What names this process for good on its machine, and `age`: its seconds until now."""
+    pid = os.getpid()
+    started = start_time(pid)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - (started or 0) / TICKS_PER_SECOND
+    found = {"pid": pid, "started": started, "pid_namespace": _namespace()}
+    return {**found, "age": round(age, 3) if started else 0.0}
+
+
+def is_identified(found: Mapping[str, Any]) -> bool | None:
+    """Whether the process with this `identity` of this machine runs; None where that cannot be seen from here."""
+    pid, started = found.get("pid"), found.get("started")
+    is_visible = found.get("pid_namespace") == _namespace()
+    if not (is_visible and isinstance(pid, int) and isinstance(started, int)):
+        return None
+    return is_running(pid, started)
+
+
+def _namespace() -> str:
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
 
 
 def wait_channel(pid: int, thread: int | None = None) -> str:

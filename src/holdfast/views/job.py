@@ -2,70 +2,30 @@
 
 A launcher that has recorded no end is looked for among the processes of this machine, by its pid and start time.
 Does not cover: launchers of other machines, and of other containers: for these the job is shown up to their last event,
-which is at most `writer.SHOWN` seconds old while ranks train.
+which is at most 10 seconds old while ranks train.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from ..fault_tolerance.processes import proc
-from .event import Event
-from .goodput import KINDS, Goodput, goodput
-from .incidents import KINDS as OF_INCIDENTS
-from .incidents import Incident, incidents
-from .reader import stream_run
-
-_NAMESPACE = "/proc/self/ns/pid"
-"""Its link names the namespace; processes of two may have the same number."""
-
-
-def writer_facts() -> dict[str, Any]:
-    """What a `run_start` event has of the launcher's process. `age` is its seconds until now."""
-    pid = os.getpid()
-    started = proc.start_time(pid)
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - (started or 0) / os.sysconf("SC_CLK_TCK")
-    return {
-        "pid": pid,
-        "started": started,
-        "pid_namespace": os.readlink(_NAMESPACE),
-        "age": round(age, 3) if started else 0.0,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class JobNow:
-    """What there is to show."""
-
-    ledger: Goodput | None = None
-    """None before the first event."""
-    incidents: Sequence[Incident] = ()
-    progress: Sequence[Event] = ()
-    """The newest `progress` event of each node in this cycle; of a job that has ended none."""
-    end: str = ""
-    """How the job, or some of its launchers, ended; empty while all run, as far as is known here."""
-
-
-NOTHING = JobNow()
+from ..journal.event import CycleSorter, Event
+from ..journal.goodput import KINDS, JobNow, goodput
+from ..journal.incidents import KINDS as OF_INCIDENTS
+from ..journal.incidents import incidents
+from ..journal.reader import stream_run
 
 
 def read_job(run_dir: str, now: float) -> JobNow:
     """Read the journals at `now` (unix seconds). Raises `JournalUnreadable`."""
-    launchers = _Launchers()
-
-    def noted() -> Iterator[Event]:
-        for event in stream_run(run_dir, KINDS | OF_INCIDENTS):
-            launchers.take(event)
-            yield event
-
-    found = incidents(noted())
-    end, runs_here = launchers.end()
-    ledger = goodput(stream_run(run_dir, KINDS), found, now if runs_here else 0.0)
+    before, launchers = _Launchers(), _Launchers()  # of the first reading, and of the second
+    found = incidents(before.noted(stream_run(run_dir, OF_INCIDENTS)))
+    until = now if before.end()[1] else 0.0
+    ledger = goodput(launchers.noted(stream_run(run_dir, KINDS)), found, until)
+    end, _ = launchers.end()
     progress = [event for _, event in sorted(launchers.progress.items())] if launchers.unended else ()
     return JobNow(ledger if ledger.attempts else None, found, progress, end)
 
@@ -78,16 +38,21 @@ class _Launchers:
         self.unended: dict[str, float] = {}  # the time of the last event
         self._starts: dict[str, Event] = {}
         self._codes: dict[str, str] = {}
-        self._cycle: object = None
+        self._sorter, self._cycle = CycleSorter(), (0, 0)
 
-    def take(self, event: Event) -> None:
-        """The next event."""
-        source = event.source
+    def noted(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events as they are."""
+        for event in events:
+            self._take(event)
+            yield event
+
+    def _take(self, event: Event) -> None:
+        source, cycle = event.source, self._sorter.cycle_of(event)
         if event.kind == "cycle_start":
             self.progress.pop(source, None)
-            if event.get("cycle") != self._cycle:  # a node that has no part in it is out of the job
+            if cycle > self._cycle:  # a node that has no part in it is out of the job
                 self.unended.clear()
-            self._cycle = event.get("cycle")
+                self._cycle = cycle
         elif event.kind == "run_start":
             self._starts[source] = event
             if not self.unended:
@@ -119,7 +84,4 @@ def _is_running(start: Event | None) -> bool | None:
     """Whether the launcher runs that wrote this `run_start`; None where that cannot be seen from here."""
     if start is None or start.node.partition(":")[0] != socket.gethostname():
         return None
-    pid, started, space = (start.get(name) for name in ("pid", "started", "pid_namespace"))
-    if not (isinstance(pid, int) and isinstance(started, int) and space == os.readlink(_NAMESPACE)):
-        return None
-    return proc.is_running(pid, started)
+    return proc.is_identified(start.fields)
