@@ -254,7 +254,7 @@ def shown(tmp_path: Path, html: str, width: int, height: int, *, dark: bool = Fa
 def test_it_is_light_or_dark_as_the_reader_has_it(
     tmp_path: Path, dark: bool, background: int, culprit: tuple[int, int, int]
 ) -> None:
-    rows = shown(tmp_path, page(*hang()), 480, 1000, dark=dark)
+    rows = shown(tmp_path, page(*hang()), 480, 1200, dark=dark)
     assert rows[2][6] == background
     assert any(bytes(culprit) * 8 in row for row in rows), "no square has the culprit's colour"
 

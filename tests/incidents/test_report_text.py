@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -160,7 +161,7 @@ def test_report_renders_the_judgement_and_decides_nothing() -> None:
         ),
     )
     lines = report_lines(case, other)
-    assert lines[0].startswith("HANG: rank 2 ") and lines[0].endswith("waits 2")
+    assert lines[0].startswith("HANG: rank 2 ") and ": waits 2. Next: find the owner of the lock" in lines[0]
     assert "  Verdict (confidence low): Rank 2 keeps a lock." in lines
     assert not any("waits in" in line for line in lines[: lines.index("  Evidence for rank 2:")])
 
@@ -188,7 +189,10 @@ def test_report_first_word(trigger: str, kind: str, word: str) -> None:
 def test_report_without_a_rank_has_the_meaning_of_the_kind() -> None:
     judgement = Judgement(Verdict("unknown", "No rank differs.", LOW))
     first, _, third, *_ = report_lines(Case((NodeEvidence("a", HANG),)), judgement)
-    assert first == f"HANG: no single rank: {KINDS['unknown']}"
+    assert (
+        first
+        == f"HANG: no single rank: {KINDS['unknown']}. Next: run `holdfast diagnose PID` when it repeats"
+    )
     assert third == "  Verdict (confidence low): No rank differs."
 
 
@@ -211,6 +215,17 @@ def test_next_step_has_the_facts_of_the_incident(name: str, facts: tuple[str, ..
     text = " ".join(text_of(name).split())
     step = text.partition("Next step: ")[2].partition(" Rank ")[0]
     assert [fact for fact in facts if fact not in step] == [], step
+
+
+@pytest.mark.parametrize("place", ["train.py:8 step()", f"{'deep/' * 60}train.py:8 step()"])
+def test_first_line_has_the_step_and_is_short(place: str) -> None:
+    case, judgement = hang()
+    activities = tuple(replace(each, place=place, text=f"is in {place}") for each in judgement.activities)
+    for kind in KINDS:
+        found = replace(judgement, verdict=replace(judgement.verdict, kind=kind), activities=activities)
+        first = report_lines(case, found)[0]
+        expected = r"[A-Z ]+: rank 5 \(node gpu-12\), since .*: is in .*\. Next: [a-z].{5,89}"
+        assert len(first) <= 200 and re.fullmatch(expected, first), first
 
 
 def test_next_step_every_kind_has_one() -> None:
