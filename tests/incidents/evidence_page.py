@@ -21,9 +21,11 @@ from typing import Any
 from holdfast.incidents import evidence, verdict
 
 PAGE = Path(__file__).parents[2] / "docs" / "incident-reports.md"
-BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
+BEGIN, END = "<!-- evidence -->", "<!-- end of evidence -->"
 TITLES: dict[type, str] = {
     verdict.Verdict: "Verdict",
+    verdict.Kind: "Kinds of verdicts and activities",
+    verdict.Confidence: "Codes of `confidence`",
     evidence.NodeEvidence: "Node",
     evidence.NodeFault: "Fault",
     evidence.RankEvidence: "Rank",
@@ -52,23 +54,9 @@ PLAIN = {str: "text", int: "number", float: "number", bool: "true or false"}
 
 def page(text: str) -> str:
     """`text` with the tables as they are today."""
-    kinds = [
-        "| kind | |",
-        "|---|---|",
-        *(f"| `{kind}` | {meaning} |" for kind, meaning in verdict.KINDS.items()),
-        "",
-        "An activity is one of these kinds, or:",
-        "",
-        "| activity | |",
-        "|---|---|",
-        *(f"| `{kind}` | {text} |" for kind, text in verdict.ACTIVITIES.items() if kind not in verdict.KINDS),
-    ]
-    for name, lines in (("evidence", _evidence()), ("kinds", kinds)):
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = "\n".join([before + begin, "", *lines, "", end]) + after
-    return text
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return "\n".join([before + BEGIN, "", *_evidence(), "", END]) + after
 
 
 def _evidence() -> list[str]:

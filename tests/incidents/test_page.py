@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from holdfast.incidents import judge
 from holdfast.incidents.evidence import BoardFacts, Case, RingEvent
 from holdfast.incidents.report.page import GROUPS, SHADES, WINDOW, bars, page
-from holdfast.incidents.verdict import ACTIVITIES, Activity, Judgement
+from holdfast.incidents.verdict import Activity, Judgement, Kind
 from tests.incidents.cases_for_reports import NAMES, hang, judged, large, reading
 from tests.incidents.test_report_text import CASES, JUDGEMENTS
 from tests.processes import wait_until
@@ -110,7 +110,7 @@ def test_page_shade_follows_the_activity() -> None:
     assert shades(page(*judged("exception"))) == {0: "failed", 1: "culprit", 2: "waits", 3: "waits"}
 
 
-@pytest.mark.parametrize("kind", ACTIVITIES)
+@pytest.mark.parametrize("kind", Kind)
 def test_page_every_activity_has_a_shade(kind: str) -> None:
     case, judgement = hang(2, 1)
     html = page(case, replace(judgement, activities=(Activity(0, kind, "x"),)))

@@ -98,7 +98,7 @@ def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
     verdict, rank = view.verdict, view.culprit
     end = rank.exit if rank else None
     facts = {**_facts(view), "rank": "the ranks" if verdict.rank is None else f"rank {verdict.rank}"}
-    kind = verdict.kind
+    kind: str = verdict.kind
     if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
     elif kind == "shutdown" and view.triggers == {AT_EXIT}:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from ..evidence import AT_EXIT, CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
 from ..rules.sentence import LONGEST_TIME, seconds
-from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdict
+from ..verdict import FAILED, FINISHED, Activity, Edge, Judgement, Kind, Verdict
 from .next_steps import next_step, short_step
 from .wording import (
     LONGEST,
@@ -51,29 +51,15 @@ WIDTH = 120
 
 FIRST_WORDS = MappingProxyType(
     {
-        "exception": "EXCEPTION",
-        "exit": "EXIT",
-        "early_exit": "EXIT",
-        "signal": "CRASH",
-        "out_of_memory": "OUT OF MEMORY",
-        "node_lost": "NODE LOST",
+        Kind.EXCEPTION: "EXCEPTION",
+        Kind.EXIT: "EXIT",
+        Kind.EARLY_EXIT: "EXIT",
+        Kind.SIGNAL: "CRASH",
+        Kind.OUT_OF_MEMORY: "OUT OF MEMORY",
+        Kind.NODE_LOST: "NODE LOST",
     }
 )
 """Of an incident with this kind of verdict; any other is a hang."""
-
-_SHOWN_BY = MappingProxyType(
-    {
-        "recorder": "the flight recorder",
-        "gpu": "the flight recorder",
-        "peer": "the peer of a send or receive",
-        "lock": "the kernel's locks",
-        "exit": "its exit",
-        "teardown": "the end of its process groups",
-        "store": "the rendezvous store",
-        "init": "its start",
-    }
-)
-"""Of edges that show something of the awaited ranks; the others only show that some ranks wait."""
 
 
 class IncidentView:
@@ -103,13 +89,13 @@ class IncidentView:
             return "HANG BEFORE ITS TIMEOUT"
         if AT_EXIT in self.triggers:
             return "HANG AT ITS EXIT"
-        return "FAILED" if CRASH in self.triggers and self.verdict.kind == "unknown" else "HANG"
+        return "FAILED" if CRASH in self.triggers and self.verdict.kind == Kind.UNKNOWN else "HANG"
 
     def headline(self) -> str:
         """Who, where, since when, in what, and what to do next; at most `LONGEST` characters."""
         if self.activity is None:
             at = clock(min((node.at for node in self.case.nodes), default=0.0))
-            when, what = f"detected at {at}" if at else "", KINDS[self.verdict.kind]
+            when, what = f"detected at {at}" if at else "", self.verdict.kind.text
         else:
             captured = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
             when = since_when(self.culprit, self.activity, captured) if self.culprit else ""
@@ -133,7 +119,7 @@ class IncidentView:
 
     def waits(self) -> list[str]:
         """Who waits for the culprit, and what shows it."""
-        edges = [edge for edge in self.edges if self.verdict.rank in edge.awaited and edge.via in _SHOWN_BY]
+        edges = [edge for edge in self.edges if self.verdict.rank in edge.awaited and edge.via.text]
         return [self.edge_line(edge) for edge in edges[:3]]
 
     def edge_line(self, edge: Edge) -> str:
@@ -142,7 +128,7 @@ class IncidentView:
         where = f" in {operation(activity)}" if activity and activity.waits_for_peers else ""
         verb = "waits" if len(set(edge.waiters)) == 1 else "wait"
         awaited = counted(edge.awaited) or "a rank without evidence"
-        shown = f"{_SHOWN_BY.get(edge.via, visible(edge.via, 20))} ({edge.strength.name.lower()})"
+        shown = f"{edge.via.text or edge.via} ({edge.strength.name.lower()})"
         return f"{counted(edge.waiters)} {verb} for {awaited}{where}, shown by {shown}"
 
 
