@@ -21,6 +21,7 @@ import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from ..classify import DYING, DYING_WITH_GPU
 from ..verdict import (
     HIGH,
     IN_COLLECTIVE,
@@ -43,7 +44,6 @@ from .sentence import against, against_nobody, called, ranks, seconds, short, wa
 from .signatures import is_computing, moves
 
 SAME_MOMENT = 0.1  # seconds between two ends of one node whose order is not known
-DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
 LONG, TIMES = (
     10.0,
     5.0,
