@@ -128,9 +128,15 @@ def _of_process(rank: RankEvidence) -> Activity | None:
     return Activity(number, Kind.UNINTERRUPTIBLE, text, STRONG if was_sampled_twice else WEAK)
 
 
+_BESIDE = (Kind.DATA_LOADING, Kind.CHILD, Kind.NETWORK)
+"""What a main thread can wait for while the GPU waits; a lock or a copy from the GPU may itself wait for the GPU."""
+
+
 def _pending(rank: RankEvidence) -> Activity | None:
-    pending = recorder.oldest_pending(rank.collectives)
-    if not pending:
+    """What it has enqueued and is not completed, unless its main thread waits for something else beside that."""
+    pending, beside = recorder.oldest_pending(rank.collectives), _of_stack(rank)
+    is_beside = beside is not None and beside.kind in _BESIDE and beside.strength is STRONG
+    if not pending or (is_beside and not is_computing(rank)):
         return None
     entry = max(pending.values(), key=lambda each: each.ago)
     place = _own_call(main_stack(rank) or ())
