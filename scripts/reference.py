@@ -186,6 +186,7 @@ def journal() -> Iterator[str]:
 
 TITLES: dict[type, str] = {
     verdict.Verdict: "Verdict",
+    verdict.Confidence: "Codes of `confidence`",
     evidence.NodeEvidence: "Node",
     evidence.NodeFault: "Fault",
     evidence.RankEvidence: "Rank",
@@ -269,6 +270,8 @@ def _type(hint: Any) -> str:
         return f"{_type(parts[0])} or null"
     if hint in PLAIN:
         return PLAIN[hint]
+    if hint is verdict.Kind:
+        return "[code](verdicts.md)"
     anchor = re.sub(r"[^a-z0-9_ -]", "", TITLES[hint].lower()).replace(" ", "-")
     return f"[{'code' if issubclass(hint, Enum) else TITLES[hint].lower()}](#{anchor})"
 
@@ -277,11 +280,11 @@ def verdicts() -> Iterator[str]:
     """The kinds of verdicts, and the activities of ranks."""
     yield "[How the culprit is found](verdicts.md) has the way from the evidence to a verdict."
     yield ""
-    yield from table("| kind | |", ((f"`{kind}`", text) for kind, text in verdict.KINDS.items()))
+    yield from table("| kind | |", ((f"`{kind}`", kind.text) for kind in verdict.KINDS))
     yield "An activity is one of these kinds, or:"
     yield ""
-    others = {kind: text for kind, text in verdict.ACTIVITIES.items() if kind not in verdict.KINDS}
-    yield from table("| activity | |", ((f"`{kind}`", text) for kind, text in others.items()))
+    others = (kind for kind in verdict.Kind if kind not in verdict.KINDS)
+    yield from table("| activity | |", ((f"`{kind}`", kind.text) for kind in others))
 
 
 # -- exit codes, checks, faults, metrics, Python ---------------------------------------------------------------

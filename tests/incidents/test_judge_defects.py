@@ -303,6 +303,22 @@ def test_compact_evidence_keeps_the_group_that_waits() -> None:
     assert {each.group for each in found.ranks[0].collectives} == {"dp", "tp"}
 
 
+def test_compact_evidence_keeps_the_rhythm() -> None:
+    """A rank whose signs of life are ten seconds apart is alive after five, on another node too."""
+    events = [{"kind": "step", "ago": ago} for ago in (40.0, 30.0, 20.0, 10.0, 5.0)]
+    steps = [
+        rank(number, ("f", TRAIN, 1), node=name, board=board(silent=5.0, events=events))
+        for number, name in enumerate("ab")
+    ]
+    first, second = (
+        node([each], "diagnose", name=each["node"], node_rank=each["rank"], nodes=2) for each in steps
+    )
+    for each in (first, second):
+        each["node"]["world_size"] = 2
+    small = {"schema": 2, "node": encoded(unpacked(packed(node_of(second))))}
+    assert (judged(first, second).kind, judged(first, small).kind) == ("slow", "slow")
+
+
 @pytest.mark.parametrize(("world", "local"), [(3000, 16), (16_000, 16)])
 def test_compact_evidence_of_a_large_job_is_read(world: int, local: int) -> None:
     members = list(range(world))

@@ -186,6 +186,31 @@ def pipeline_spin() -> Case:
     ], 0)  # fmt: skip
 
 
+def posted_receive() -> Case:
+    """Stage 0 has posted its next receive and waits for data, the others for it, on two nodes."""
+    loads = ("_try_get_data", LOADER, 1285), ("_next_data", LOADER, 1490), LINE
+    posted = (transfer("recv", 1),)
+    zero = rank(0, *loads, process=waiting("poll", "do_sys_poll"), collectives=posted)
+    return two_nodes(
+        [zero, *(rank(number, collectives=(transfer("recv", number - 1),)) for number in (1, 2, 3))], 2
+    )
+
+
+def polls_for_its_gpu() -> Case:
+    """Rank 0 waits for its GPU in poll(), below its own line; rank 1 has not come."""
+    zero = reached(0, 7, "started", process=waiting("poll", "do_sys_poll"))
+    one = reached(1, 6, "completed", ("throttle", "/workspace/aurora/limits.py", 12), LINE, process=SLEEP)
+    return case([zero, one, reached(2, 7, "started")])
+
+
+def posted_collective_is_innocent() -> Case:
+    """Rank 0 logs over the network beside a collective that it has enqueued; rank 3 has not come to it."""
+    logs = ("readinto", f"{PYTHON}/socket.py", 718), ("getresponse", f"{PYTHON}/http/client.py", 1395), LINE
+    zero = reached(0, 7, "started", *logs, process=waiting("recvfrom", "sk_wait_data"))
+    three = reached(3, 6, "completed", ("throttle", "/workspace/aurora/limits.py", 12), LINE, process=SLEEP)
+    return case([zero, reached(1, 7, "started"), reached(2, 7, "started"), three])
+
+
 def send_left_out() -> Case:
     """Rank 0 leaves out one send and is already in the reduction of the shared embedding, for which it needs rank 3."""
     return case([
@@ -402,6 +427,9 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (tensor_and_data_parallel, 5, {"lock", "user_code", "missing_collective"}),
     (pipeline_disk, 2, {"uninterruptible"}),
     (pipeline_spin, 1, {"user_code"}),
+    (posted_receive, 0, {"data_loading"}),
+    (polls_for_its_gpu, 1, {"user_code"}),
+    (posted_collective_is_innocent, 3, {"user_code"}),
     (send_left_out, 0, {"missing_collective", "mismatched_collective"}),
     (gloo_receives, 1, {"user_code"}),
     (hook_on_autograd, 3, {"network"}),

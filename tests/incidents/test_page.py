@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from holdfast.incidents import judge
 from holdfast.incidents.evidence import BoardFacts, Case, RingEvent
 from holdfast.incidents.report.page import GROUPS, SHADES, WINDOW, bars, page
-from holdfast.incidents.verdict import ACTIVITIES, Activity, Judgement
+from holdfast.incidents.verdict import Activity, Judgement, Kind
 from tests.incidents.cases_for_reports import NAMES, hang, judged, large, reading
 from tests.incidents.test_report_text import CASES, JUDGEMENTS
 from tests.processes import wait_until
@@ -110,7 +110,7 @@ def test_page_shade_follows_the_activity() -> None:
     assert shades(page(*judged("exception"))) == {0: "failed", 1: "culprit", 2: "waits", 3: "waits"}
 
 
-@pytest.mark.parametrize("kind", ACTIVITIES)
+@pytest.mark.parametrize("kind", Kind)
 def test_page_every_activity_has_a_shade(kind: str) -> None:
     case, judgement = hang(2, 1)
     html = page(case, replace(judgement, activities=(Activity(0, kind, "x"),)))
@@ -254,7 +254,7 @@ def shown(tmp_path: Path, html: str, width: int, height: int, *, dark: bool = Fa
 def test_it_is_light_or_dark_as_the_reader_has_it(
     tmp_path: Path, dark: bool, background: int, culprit: tuple[int, int, int]
 ) -> None:
-    rows = shown(tmp_path, page(*hang()), 480, 1000, dark=dark)
+    rows = shown(tmp_path, page(*hang()), 480, 1200, dark=dark)
     assert rows[2][6] == background
     assert any(bytes(culprit) * 8 in row for row in rows), "no square has the culprit's colour"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -35,7 +36,7 @@ from holdfast.incidents.evidence import (
 )
 from holdfast.incidents.report.next_steps import NEXT_STEPS
 from holdfast.incidents.report.text import MOST, rejudged_lines, report_lines
-from holdfast.incidents.verdict import ACTIVITIES, KINDS, LOW, Activity, Edge, Judgement, Strength, Verdict
+from holdfast.incidents.verdict import KINDS, LOW, Activity, Edge, Judgement, Kind, Strength, Verdict, Via
 from holdfast.visible import escaped
 from tests.incidents.cases_for_reports import NAMES, hang, judged, large
 
@@ -102,12 +103,12 @@ CASES = st.lists(
 NUMBERS = st.lists(st.integers(0, 14), max_size=6).map(tuple)
 STRENGTHS = st.sampled_from(Strength)
 VERDICTS = st.builds(
-    Verdict, st.sampled_from(sorted(KINDS)), TEXT, st.just(LOW), st.none() | st.integers(0, 14), TEXT, NUMBERS
+    Verdict, st.sampled_from(KINDS), TEXT, st.just(LOW), st.none() | st.integers(0, 14), TEXT, NUMBERS
 )
 ACTIVITY = st.builds(
     Activity,
     st.integers(0, 14),
-    st.sampled_from(sorted(ACTIVITIES)),
+    st.sampled_from(list(Kind)),
     TEXT,
     STRENGTHS,
     TEXT,
@@ -119,7 +120,7 @@ JUDGEMENTS = st.builds(
     Judgement,
     VERDICTS,
     st.lists(ACTIVITY, max_size=8).map(tuple),
-    st.lists(st.builds(Edge, NUMBERS, NUMBERS, STRENGTHS, TEXT | st.just("recorder")), max_size=4).map(tuple),
+    st.lists(st.builds(Edge, NUMBERS, NUMBERS, STRENGTHS, st.sampled_from(Via)), max_size=4).map(tuple),
 )
 
 
@@ -154,13 +155,13 @@ def test_report_renders_the_judgement_and_decides_nothing() -> None:
     case, judgement = hang()
     other = replace(
         judgement,
-        verdict=Verdict("lock", "Rank 2 keeps a lock.", LOW, 2, "gpu-12"),
+        verdict=Verdict(Kind.LOCK, "Rank 2 keeps a lock.", LOW, 2, "gpu-12"),
         activities=tuple(
-            replace(each, kind="lock", text=f"waits {each.rank}") for each in judgement.activities
+            replace(each, kind=Kind.LOCK, text=f"waits {each.rank}") for each in judgement.activities
         ),
     )
     lines = report_lines(case, other)
-    assert lines[0].startswith("HANG: rank 2 ") and lines[0].endswith("waits 2")
+    assert lines[0].startswith("HANG: rank 2 ") and ": waits 2. Next: find the owner of the lock" in lines[0]
     assert "  Verdict (confidence low): Rank 2 keeps a lock." in lines
     assert not any("waits in" in line for line in lines[: lines.index("  Evidence for rank 2:")])
 
@@ -186,9 +187,12 @@ def test_report_first_word(trigger: str, kind: str, word: str) -> None:
 
 
 def test_report_without_a_rank_has_the_meaning_of_the_kind() -> None:
-    judgement = Judgement(Verdict("unknown", "No rank differs.", LOW))
+    judgement = Judgement(Verdict(Kind.UNKNOWN, "No rank differs.", LOW))
     first, _, third, *_ = report_lines(Case((NodeEvidence("a", HANG),)), judgement)
-    assert first == f"HANG: no single rank: {KINDS['unknown']}"
+    assert (
+        first
+        == f"HANG: no single rank: {Kind.UNKNOWN.text}. Next: run `holdfast diagnose PID` when it repeats"
+    )
     assert third == "  Verdict (confidence low): No rank differs."
 
 
@@ -211,6 +215,17 @@ def test_next_step_has_the_facts_of_the_incident(name: str, facts: tuple[str, ..
     text = " ".join(text_of(name).split())
     step = text.partition("Next step: ")[2].partition(" Rank ")[0]
     assert [fact for fact in facts if fact not in step] == [], step
+
+
+@pytest.mark.parametrize("place", ["train.py:8 step()", f"{'deep/' * 60}train.py:8 step()"])
+def test_first_line_has_the_step_and_is_short(place: str) -> None:
+    case, judgement = hang()
+    activities = tuple(replace(each, place=place, text=f"is in {place}") for each in judgement.activities)
+    for kind in KINDS:
+        found = replace(judgement, verdict=replace(judgement.verdict, kind=kind), activities=activities)
+        first = report_lines(case, found)[0]
+        expected = r"[A-Z ]+: rank 5 \(node gpu-12\), since .*: is in .*\. Next: [a-z].{5,89}"
+        assert len(first) <= 200 and re.fullmatch(expected, first), first
 
 
 def test_next_step_every_kind_has_one() -> None:
@@ -292,7 +307,7 @@ def test_report_of_64_different_ranks_fits() -> None:
         for rank in node.ranks
     )
     case = Case((replace(node, ranks=ranks, notes=("fact",) * 50),))
-    verdict = Verdict("data_loading", "x", LOW, 5, "gpu-12")
+    verdict = Verdict(Kind.DATA_LOADING, "x", LOW, 5, "gpu-12")
     lines = report_lines(case, replace(judge(case), verdict=verdict), folder=FOLDER)
     assert len(lines) == MOST
     assert any("more in incident.json" in line for line in lines)

@@ -13,6 +13,9 @@ from typing import Any
 
 from .evidence import Frame, Nature, Raised, Target
 
+DYING, DYING_WITH_GPU = 1.0, 10.0
+"""Seconds for which a process may still exist after the kernel has closed its connections, so that its peers fail."""
+
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
     r"|pair closure|failed to recv|socket (has been )?closed|communicator was aborted",

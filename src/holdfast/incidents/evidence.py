@@ -11,18 +11,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
+
+C = TypeVar("C", bound="Code")
 
 
-class Missing(str, Enum):
-    """Why a part of a rank's evidence is missing: the code, and the text of a report."""
+class Code(str, Enum):
+    """A code, and its text for people. In a text it is shown as the code."""
 
     text: str
+    __str__ = str.__str__
 
-    def __new__(cls, code: str, text: str = "") -> Missing:
+    def __new__(cls: type[C], code: str, text: str = "") -> C:
         """A member with its text."""
         member = str.__new__(cls, code)
         member._value_, member.text = code, text
         return member
+
+
+class Missing(Code):
+    """Why a part of a rank's evidence is missing."""
 
     NOTHING = "", "it is not missing, or the reason is not recorded"
     NOT_REQUESTED = "not_requested", "only requested when a rank hangs"

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .verdict import HIGH, KINDS, LOW
+from .verdict import HIGH, KINDS, LOW, Kind
 
 SAME_FAILURE_LIMIT = 3
 """The same failure at the same step, so often in a row: the program's."""
@@ -34,7 +34,7 @@ RECENT = 3
 """A node is suspect that two of so many failures accuse."""
 FORGIVEN_AFTER = 3600.0
 """Seconds after which a suspected node is one like the others."""
-OF_HARDWARE = frozenset({"uninterruptible"})
+OF_HARDWARE = frozenset({Kind.UNINTERRUPTIBLE})
 """Kinds of verdicts that no program causes by itself."""
 
 
@@ -84,7 +84,7 @@ class Failure:
     @property
     def accused(self) -> frozenset[str]:
         """The nodes of which one is to blame for sure, if it was a node."""
-        is_own = self.kind == "exception" and self.signature and not self.hardware
+        is_own = self.kind == Kind.EXCEPTION and self.signature and not self.hardware
         if not self.node or self.confidence != HIGH or is_own:
             return frozenset()
         return frozenset({self.node, *self.peers})
@@ -160,7 +160,7 @@ def _suspect_node(failures: Sequence[Failure]) -> Suspicion | None:
     """The node that the last failure makes suspect."""
     last = failures[-1]
     if last.is_hardware and len(last.accused) == 1:
-        return Suspicion(last.node, f"node {last.node}: {last.hardware or KINDS[last.kind]}", last.at)
+        return Suspicion(last.node, f"node {last.node}: {last.hardware or Kind(last.kind).text}", last.at)
     for before in failures[-RECENT:-1]:
         both = before.accused & last.accused
         if len(both) == 1 and not _is_same(before, last):
@@ -194,7 +194,7 @@ def _is_same(one: Failure, other: Failure) -> bool:
     if one.signature or other.signature:
         return one.signature == other.signature
     if one.step is None or other.step is None:
-        return one.kind == other.kind and one.kind in ("exception", "exit")
+        return one.kind == other.kind and one.kind in (Kind.EXCEPTION, Kind.EXIT)
     return one.step == other.step
 
 

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from .evidence import Collective, Frame, NodeEvidence, RankEvidence
-from .verdict import HIGH, KINDS, LOW, MEDIUM, Judgement, Verdict
+from .verdict import Judgement, Verdict
 
 SCHEMA = 2
 T = TypeVar("T")
@@ -110,9 +110,6 @@ def _decoder_of_fields(kind: type) -> Callable[[Any], Any]:
     decoders = {name: _decoder(hint) for name, hint in typing.get_type_hints(kind).items()}
     if kind is Collective:
         decoders["members"] = members_of
-    if kind is Verdict:  # of a newer version
-        decoders["kind"] = lambda value: value if value in KINDS else "unknown"
-        decoders["confidence"] = lambda value: value if value in (HIGH, MEDIUM, LOW) else LOW
 
     def instance(value: Any) -> Any:
         if not isinstance(value, Mapping):

@@ -31,10 +31,12 @@ from holdfast.incidents.evidence import (
     RankEvidence,
 )
 from holdfast.incidents.report import store as stored
+from holdfast.incidents.report.next_steps import short_step
 from holdfast.incidents.report.redaction import redacted, redacted_text
+from holdfast.incidents.report.text import IncidentView
 from holdfast.incidents.rules import judge
 from holdfast.incidents.suspicions import Failure as Judged
-from holdfast.incidents.verdict import Verdict
+from holdfast.incidents.verdict import Judgement, Verdict
 from holdfast.incidents.wire import packed, unpacked
 from holdfast.journal.writer import Journal
 from holdfast.visible import without_numbers
@@ -197,7 +199,7 @@ class Reporter:
                 self._put(cycle, FOLDER, place)
             stored.write_fragment(place, evidence)
         if (has_others or proc.nvidia_driver()) and not summary.job_goes_on:
-            _write(place, evidence)
+            _write(place, Case((evidence,)))
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
         others, notes = self._others(evidence, place) if has_others else ([], ())
         notes = (*evidence.notes, *facts, *notes)
@@ -244,9 +246,12 @@ class Reporter:
     def _announce(
         self, place: str, nodes: tuple[NodeEvidence, ...], ready: float | None, summary: Summary
     ) -> Judged:
-        own, verdict = nodes[0], _write(place, *nodes)
-        failure = judged_failure(Case(nodes), verdict, summary)
+        own, case = nodes[0], Case(nodes)
+        judgement = _write(place, case)
+        verdict = judgement.verdict
+        failure = judged_failure(case, verdict, summary)
         sentence = redacted_text(verdict.sentence, os.environ)
+        step = redacted_text(short_step(IncidentView(case, judgement)), os.environ)
         report = os.path.join(place, "report.txt")
         self._journal.record(
             "incident",
@@ -264,10 +269,10 @@ class Reporter:
             **summary.same_failure,
         )
         if summary.covers(verdict):
-            logger.warning("report on cycle %d: %s", own.cycle, report)
+            logger.warning("report on cycle %d: %s (next: %s)", own.cycle, report, step)
         else:
-            what = own.cycle, sentence, verdict.confidence, report
-            logger.warning("verdict on cycle %d: %s (confidence %s). Report: %s", *what)
+            what = own.cycle, sentence, verdict.confidence, step, report
+            logger.warning("verdict on cycle %d: %s (confidence %s). Next: %s. Report: %s", *what)
         return failure
 
     def _suspect(self, failure: Judged, summary: Summary) -> None:
@@ -294,11 +299,11 @@ class Reporter:
                 self._post(Suspected())
 
 
-def _write(place: str, *nodes: NodeEvidence) -> Verdict:
-    """Write the report of these nodes' evidence into its folder."""
-    judgement = judged(case := Case(nodes))
+def _write(place: str, case: Case) -> Judgement:
+    """Judge the evidence, and write its report into the folder."""
+    judgement = judged(case)
     stored.write_report(place, case, judgement)
-    return judgement.verdict
+    return judgement
 
 
 def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:

@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from ..evidence import Case, NodeEvidence, RankEvidence, TriggerKind
-from ..verdict import LOW, Judgement, Verdict
+from ..verdict import LOW, Judgement, Kind, Verdict
 from ..wire import fragment, node_of
 from .context import NodeContext, Trigger
 from .rank_probe import SPIES, LocalRank, RankProbe
@@ -82,7 +82,7 @@ def judged(case: Case) -> Judgement:
         return judge(case)
     except Exception as error:
         sentence = f"The evidence could not be judged: {error!r} (please report this)."
-        return Judgement(Verdict("unknown", sentence, LOW))
+        return Judgement(Verdict(Kind.UNKNOWN, sentence, LOW))
 
 
 # -- all local ranks, in time ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..report import wording
 from ..report.redaction import redacted, redacted_text
 from ..report.text import report_lines
 from ..rules.sentence import seconds as duration
-from ..verdict import LOW, Activity, Judgement
+from ..verdict import LOW, Activity, Judgement, Kind
 from .find_job import DiagnoseError, Job
 
 APART = 0.5
@@ -42,7 +42,7 @@ class Diagnosis:
     def is_healthy(self) -> bool:
         """Whether no hang was found, because all ranks make progress or are busy."""
         verdict = self.judgement.verdict
-        return verdict.kind == "slow" and verdict.rank is None
+        return verdict.kind == Kind.SLOW and verdict.rank is None
 
     def lines(self) -> list[str]:
         """For a person."""

@@ -1,5 +1,6 @@
-"""What a person does next: one line for each kind of verdict, with the facts of the incident filled in. Pure.
+"""What a person does next: a text for each kind of verdict, with the facts of the incident filled in. Pure.
 
+Its first clause is the most important step, and can stand alone: it is in the first line of the report.
 Does not cover: whether the verdict is right. With a low confidence the evidence comes first.
 """
 
@@ -44,8 +45,8 @@ NEXT_STEPS = MappingProxyType(
         "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
         "at_exit": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group(). "
         "--ft-finished-timeout ends processes that stay after their script.",
-        "mismatched_collective": "Compare the collectives of {rank} at {place} with those of the other ranks: "
-        "same order, same sizes.",
+        "mismatched_collective": "Compare the collectives of {rank} with those of the other ranks: "
+        "same order, same sizes. It is at {place}.",
         "missing_collective": "Find why {rank} skips {operation}: a condition, less data, or another process group.",
         "behind": "Run `holdfast diagnose` when it repeats: stacks show why {rank} is behind.",
         "elsewhere": "Check the nodes without a report: are they up, and can they reach the rendezvous?",
@@ -57,6 +58,9 @@ NEXT_STEPS = MappingProxyType(
     }
 )
 """What a person does next, by kind of verdict (and of special cases)."""
+
+SHORT = 90
+"""Characters of the short step."""
 
 _NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.GPU_BEFORE, NodeFaultKind.HARDWARE)
 """Of the culprit's node: it is drained as well."""
@@ -71,12 +75,30 @@ _SETTINGS = MappingProxyType(
 )
 
 
+_FIRST_CLAUSE = re.compile(r"[.,:]\s|\.$| \(")
+"""Where the first clause of a text ends."""
+
+
+def short_step(view: IncidentView) -> str:
+    """The most important step: `check /mnt/data/part-7 on node gpu-12`; empty where there is none."""
+    kind, facts, fault = _step(view)
+    step = f"Drain {facts['node']}" if fault else _FIRST_CLAUSE.split(NEXT_STEPS[kind])[0].format(**facts)
+    return "" if kind == "healthy" else visible(step[:1].lower() + step[1:], SHORT)
+
+
 def next_step(view: IncidentView) -> str:
-    """The line of the table, with the facts of the culprit filled in."""
+    """The text of the table, with the facts of the culprit filled in."""
+    kind, facts, fault = _step(view)
+    drain = f"Drain {facts['node']}, which reports a fault ({fault}). " if fault else ""
+    return drain + NEXT_STEPS[kind].format(**facts)
+
+
+def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
+    """The key of the table, the facts, and the fault for which the culprit's node is drained."""
     verdict, rank = view.verdict, view.culprit
     end = rank.exit if rank else None
     facts = {**_facts(view), "rank": "the ranks" if verdict.rank is None else f"rank {verdict.rank}"}
-    kind = verdict.kind
+    kind: str = verdict.kind
     if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
     elif kind == "shutdown" and view.triggers == {AT_EXIT}:
@@ -93,8 +115,7 @@ def next_step(view: IncidentView) -> str:
         kind = "no_rank"
     faults = [fault for node in view.case.nodes if node.node == verdict.node for fault in node.faults]
     fault = next((fault for fault in faults if verdict.node and fault.kind in _NODE_FAULTS), None)
-    drain = f"Drain {facts['node']}, which reports a fault ({visible(fault.text, 120)}). " if fault else ""
-    return drain + NEXT_STEPS[kind].format(**facts)
+    return kind, facts, visible(fault.text, 120) if fault else ""
 
 
 def _has_failed(rank: RankEvidence) -> bool:

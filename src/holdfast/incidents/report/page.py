@@ -19,7 +19,7 @@ from holdfast.html_page import render
 from ..evidence import AT_EXIT, BoardFacts, Case, Frame, RankEvidence
 from ..rules.places import is_own
 from ..rules.sentence import seconds
-from ..verdict import FAILED, FINISHED, KINDS, Judgement
+from ..verdict import FAILED, FINISHED, Judgement, Kind
 from .next_steps import next_step
 from .text import (
     IncidentView,
@@ -67,10 +67,10 @@ SHADES = MappingProxyType(
 _OF_KIND = MappingProxyType(
     {
         FAILED: "failed",
-        "exit": "failed",
+        Kind.EXIT: "failed",
         FINISHED: "finished",
-        "stopped": "stopped",
-        "uninterruptible": "stopped",
+        Kind.STOPPED: "stopped",
+        Kind.UNINTERRUPTIBLE: "stopped",
     }
 )
 
@@ -83,7 +83,7 @@ def page(case: Case, judgement: Judgement, *, number: int = 0) -> str:
     values = {
         "title": (f"incident {number:04d}: " if number else "") + view.title,
         "view": view,
-        "kind_text": KINDS[view.verdict.kind],
+        "kind_text": view.verdict.kind.text,
         "next_step": next_step(view),
         "where": list(where_lines(view, 6)),
         "facts": " · ".join(

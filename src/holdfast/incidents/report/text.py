@@ -1,7 +1,8 @@
 """report.txt: an incident for a person, in at most `MOST` lines whatever happened.
 
-The first line has the rank, its node, its activity and since when; the next ones the verdict, the next step and the
-other ranks. The rest is the evidence. All of it renders one `Judgement`: nothing is decided here. Pure.
+The first line has the rank, its node, since when, its activity and the most important step; the next ones all steps,
+the verdict and the other ranks. The rest is the evidence. All of it renders one `Judgement`: nothing is decided here.
+Pure.
 What always holds: no line is longer than `LONGEST` columns or has a character that a terminal acts on; what does not
 fit is counted, and is in incident.json.
 Does not cover: everything that is known (incident.json).
@@ -9,6 +10,7 @@ Does not cover: everything that is known (incident.json).
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +20,8 @@ from types import MappingProxyType
 from ..evidence import AT_EXIT, CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
 from ..rules.sentence import LONGEST_TIME, seconds
-from ..verdict import FAILED, FINISHED, KINDS, Activity, Edge, Judgement, Verdict
-from .next_steps import next_step
+from ..verdict import FAILED, FINISHED, Activity, Edge, Judgement, Kind, Verdict
+from .next_steps import next_step, short_step
 from .wording import (
     LONGEST,
     around_snapshot,
@@ -49,29 +51,15 @@ WIDTH = 120
 
 FIRST_WORDS = MappingProxyType(
     {
-        "exception": "EXCEPTION",
-        "exit": "EXIT",
-        "early_exit": "EXIT",
-        "signal": "CRASH",
-        "out_of_memory": "OUT OF MEMORY",
-        "node_lost": "NODE LOST",
+        Kind.EXCEPTION: "EXCEPTION",
+        Kind.EXIT: "EXIT",
+        Kind.EARLY_EXIT: "EXIT",
+        Kind.SIGNAL: "CRASH",
+        Kind.OUT_OF_MEMORY: "OUT OF MEMORY",
+        Kind.NODE_LOST: "NODE LOST",
     }
 )
 """Of an incident with this kind of verdict; any other is a hang."""
-
-_SHOWN_BY = MappingProxyType(
-    {
-        "recorder": "the flight recorder",
-        "gpu": "the flight recorder",
-        "peer": "the peer of a send or receive",
-        "lock": "the kernel's locks",
-        "exit": "its exit",
-        "teardown": "the end of its process groups",
-        "store": "the rendezvous store",
-        "init": "its start",
-    }
-)
-"""Of edges that show something of the awaited ranks; the others only show that some ranks wait."""
 
 
 class IncidentView:
@@ -101,17 +89,23 @@ class IncidentView:
             return "HANG BEFORE ITS TIMEOUT"
         if AT_EXIT in self.triggers:
             return "HANG AT ITS EXIT"
-        return "FAILED" if CRASH in self.triggers and self.verdict.kind == "unknown" else "HANG"
+        return "FAILED" if CRASH in self.triggers and self.verdict.kind == Kind.UNKNOWN else "HANG"
 
     def headline(self) -> str:
-        """Who, where, in what, since when."""
+        """Who, where, since when, in what, and what to do next; at most `LONGEST` characters."""
         if self.activity is None:
             at = clock(min((node.at for node in self.case.nodes), default=0.0))
-            return f"{self.title}{f', detected at {at}' if at else ''}: {KINDS[self.verdict.kind]}"
-        captured = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
-        since = since_when(self.culprit, self.activity, captured) if self.culprit else ""
-        who = f"{self.title}{f', {since}' if since else ''}: "
-        return who + visible(self.activity.text, max(LONGEST - len(who), 80))
+            when, what = f"detected at {at}" if at else "", self.verdict.kind.text
+        else:
+            captured = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
+            when = since_when(self.culprit, self.activity, captured) if self.culprit else ""
+            what = self.activity.text
+        who, step = f"{self.title}{f', {when}' if when else ''}: ", short_step(self)
+        todo = f". Next: {step}" if step else ""
+        room = max(LONGEST - len(who) - len(todo), 40)
+        if len(what) > room:
+            what = re.split(r"[,;] ", what)[0]  # the verdict has the rest
+        return visible(who + visible(what, room) + todo)
 
     def facts(self, number: int) -> Iterator[str]:
         """`incident 0003`, `2026-11-22 03:10:07 UTC`, `job pretrain`, `cycle 2`: what is known of these."""
@@ -125,7 +119,7 @@ class IncidentView:
 
     def waits(self) -> list[str]:
         """Who waits for the culprit, and what shows it."""
-        edges = [edge for edge in self.edges if self.verdict.rank in edge.awaited and edge.via in _SHOWN_BY]
+        edges = [edge for edge in self.edges if self.verdict.rank in edge.awaited and edge.via.text]
         return [self.edge_line(edge) for edge in edges[:3]]
 
     def edge_line(self, edge: Edge) -> str:
@@ -134,7 +128,7 @@ class IncidentView:
         where = f" in {operation(activity)}" if activity and activity.waits_for_peers else ""
         verb = "waits" if len(set(edge.waiters)) == 1 else "wait"
         awaited = counted(edge.awaited) or "a rank without evidence"
-        shown = f"{_SHOWN_BY.get(edge.via, visible(edge.via, 20))} ({edge.strength.name.lower()})"
+        shown = f"{edge.via.text or edge.via} ({edge.strength.name.lower()})"
         return f"{counted(edge.waiters)} {verb} for {awaited}{where}, shown by {shown}"
 
 
@@ -174,10 +168,7 @@ def report_lines(
 
 
 def head_lines(view: IncidentView, width: int = WIDTH) -> list[str]:
-    """The block that a person reads first: who, in what and since when; below it, what to do next; then why.
-
-    The first line alone has up to `LONGEST` characters, so the next step has a line of its own.
-    """
+    """The block that a person reads first: who, since when, in what, the next step; then all steps, and why."""
     sentence = f"Verdict (confidence {view.verdict.confidence}): {visible(view.verdict.sentence, 600)}"
     lines = [*_wrapped(f"Next step: {next_step(view)}", width)[:3], *_wrapped(sentence, width)[:5]]
     return [

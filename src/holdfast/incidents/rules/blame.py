@@ -21,6 +21,7 @@ import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from ..classify import DYING, DYING_WITH_GPU
 from ..verdict import (
     HIGH,
     IN_COLLECTIVE,
@@ -28,8 +29,11 @@ from ..verdict import (
     MEDIUM,
     RENDEZVOUS,
     TEARDOWN,
+    Confidence,
+    Kind,
     Strength,
     Verdict,
+    Via,
 )
 from . import places as P
 from . import recorder
@@ -40,13 +44,12 @@ from .sentence import against, against_nobody, called, ranks, seconds, short, wa
 from .signatures import is_computing, moves
 
 SAME_MOMENT = 0.1  # seconds between two ends of one node whose order is not known
-DYING, DYING_WITH_GPU = 1.0, 10.0  # seconds between the end of a process's connections and its own
 LONG, TIMES = (
     10.0,
     5.0,
 )  # seconds of silence that count without a limit, and as many times a rank's longest interval
 RECENT = 10.0  # a collective this many times more recent than the last sign of life shows progress
-_UNSPECIFIC = ("unknown", "user_code", "startup")
+_UNSPECIFIC = (Kind.UNKNOWN, Kind.USER_CODE, Kind.STARTUP)
 """Activities of a healthy rank too; any other is rather the reason."""
 
 
@@ -54,7 +57,7 @@ def blame(job: JobView) -> Verdict:
     """The verdict."""
     if not job.ranks:
         text = job.lost_node.text if job.lost_node else "no rank sent any evidence"
-        return against_nobody("node_lost" if job.lost_node else "unknown", text, LOW)
+        return against_nobody(Kind.NODE_LOST if job.lost_node else Kind.UNKNOWN, text, LOW)
     ends = sorted((view.end for view in job.ranks if view.end), key=lambda end: (end.when, end.rank.rank))
     if failed := _failed(job, ends):
         return failed
@@ -71,7 +74,7 @@ def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
     causes = [end for end in ends if end.role is Role.CAUSE]
     if not causes:
         return None
-    if causes[0].kind == "mismatched_collective":
+    if causes[0].kind == Kind.MISMATCHED_COLLECTIVE:
         return _mismatch(ends, causes[0])
     first = causes[0]
     rivals = [
@@ -110,7 +113,7 @@ def _mismatch(ends: Sequence[End], first: End) -> Verdict:
     text = f"was in another collective than its peers, or with other sizes{at}: {first.text}"
     victims = [end.rank.rank for end in ends]
     return against(
-        (culprit or first).rank, "mismatched_collective", text, MEDIUM if culprit else LOW, victims
+        (culprit or first).rank, Kind.MISMATCHED_COLLECTIVE, text, MEDIUM if culprit else LOW, victims
     )
 
 
@@ -121,7 +124,7 @@ def _nodes_lost(job: JobView) -> Verdict:
         f"Node{'s' if several else ''} {names} {'are' if several else 'is'} lost: the launcher there sent no sign of "
         "life, and the ranks of the other nodes made no progress"
     )
-    return against_nobody("node_lost", text, HIGH, [view.rank for view in job.ranks], job.lost_nodes[0])
+    return against_nobody(Kind.NODE_LOST, text, HIGH, [view.rank for view in job.ranks], job.lost_nodes[0])
 
 
 def _collateral(job: JobView, ends: Sequence[End], living: Verdict) -> Verdict | None:
@@ -135,7 +138,7 @@ def _collateral(job: JobView, ends: Sequence[End], living: Verdict) -> Verdict |
     if named is not None:
         known = living if living.rank == named.rank else None
         text = f"did not come to the barrier, as torch reports; {named.activity.text or 'its activity is not known'}"
-        kind, confidence = (known.kind, known.confidence) if known else ("missing_collective", MEDIUM)
+        kind, confidence = (known.kind, known.confidence) if known else (Kind.MISSING_COLLECTIVE, MEDIUM)
         return against(named.evidence, kind, text, confidence, numbers)
     early = [view for view in job.done if view.rank not in numbers]
     if early and len(early) <= len(failed):
@@ -145,18 +148,18 @@ def _collateral(job: JobView, ends: Sequence[End], living: Verdict) -> Verdict |
     if living.rank is not None and living.rank not in numbers and not is_closed:
         return replace(living, followers=tuple(sorted({*living.followers, *numbers} - {living.rank})))
     if job.lost_node or not job.is_complete:
-        kind = "node_lost" if job.lost_node else "elsewhere"
+        kind = Kind.NODE_LOST if job.lost_node else Kind.ELSEWHERE
         why = job.lost_node.text if job.lost_node else "the cause is probably on a node that sent no evidence"
         return against_nobody(kind, f"{ranks(numbers)} only followed: {why}", MEDIUM, numbers)
     first = failed[0]
-    kind = "exception" if first.rank.raised else "exit"
+    kind = Kind.EXCEPTION if first.rank.raised else Kind.EXIT
     return against(first.rank, kind, f"{first.text}; which peer is unknown", LOW, numbers)
 
 
 def _early_exit(early: Sequence[RankView], waiting: Sequence[int], how: str) -> Verdict:
     verb = how.replace("their", "its") if len(set(waiting)) == 1 else how
     text = f"ended with exit code 0 while {ranks(waiting)} {verb}"
-    return against(early[0].evidence, "early_exit", text, HIGH if len(early) == 1 else MEDIUM, waiting)
+    return against(early[0].evidence, Kind.EARLY_EXIT, text, HIGH if len(early) == 1 else MEDIUM, waiting)
 
 
 # -- ranks that run --------------------------------------------------------------------------------------------
@@ -165,34 +168,38 @@ def _early_exit(early: Sequence[RankView], waiting: Sequence[int], how: str) -> 
 def _all_move(job: JobView) -> Verdict | None:
     """All that have not finished make progress: by their boards, or they enter one collective after another."""
     running = [view for view in job.living if not (view.evidence.board and view.evidence.board.finished)]
-    if not running or job.failed or any(view.activity.kind in ("stopped", "exit") for view in job.living):
+    if (
+        not running
+        or job.failed
+        or any(view.activity.kind in (Kind.STOPPED, Kind.EXIT) for view in job.living)
+    ):
         return None
     what = "the limit is too short, or all are slow" if job.is_suspected else "no rank is blocked"
     who = f"all {len(running)} ranks make" if len(running) > 1 else "the rank makes"
     if all(job.moves(view) for view in running):
         changed = all(view.evidence.board and view.evidence.board.moved for view in running)
         confidence = HIGH if changed and not job.is_suspected else MEDIUM
-        return against_nobody("slow", f"{who} progress, by the boards: {what}", confidence)
+        return against_nobody(Kind.SLOW, f"{who} progress, by the boards: {what}", confidence)
     entered = [recorder.latest(view.evidence.collectives) for view in running]
     longest = max(entry.ago if entry else float("inf") for entry in entered)
     silent = min(view.evidence.board.silent if view.evidence.board else 0.0 for view in running)
     if job.done or not job.is_suspected or not job.is_complete or longest * RECENT > silent:
         return None
     text = f"each began a collective within the last {seconds(longest)}, without a sign of life for {seconds(silent)}"
-    return against_nobody("slow", f"{who} progress: {text}: {what}", MEDIUM)
+    return against_nobody(Kind.SLOW, f"{who} progress: {text}: {what}", MEDIUM)
 
 
 def _cannot_run(job: JobView) -> Verdict | None:
-    for kind in ("stopped", "exit", "uninterruptible"):
+    for kind in (Kind.STOPPED, Kind.EXIT, Kind.UNINTERRUPTIBLE):
         found = [view for view in job.living if view.activity.kind == kind]
-        if kind == "uninterruptible":
+        if kind == Kind.UNINTERRUPTIBLE:
             found = [view for view in found if not moves(view.evidence)]
         if found:
             return _against_those(job, kind, found)
     return None
 
 
-def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdict:
+def _against_those(job: JobView, kind: Kind, found: Sequence[RankView]) -> Verdict:
     numbers = {view.rank for view in found}
     victims = [view.rank for view in job.living if view.rank not in numbers] + [
         view.rank for view in job.failed
@@ -202,7 +209,7 @@ def _against_those(job: JobView, kind: str, found: Sequence[RankView]) -> Verdic
     culprit = next((view for view in found if view.rank in job.accused), found[0])
     is_certain = len(found) == 1 and culprit.activity.strength > Strength.WEAK
     confidence = HIGH if is_certain else MEDIUM
-    if kind == "uninterruptible":
+    if kind == Kind.UNINTERRUPTIBLE:
         confidence = _bounded(job, confidence, culprit)
     others = f", as do {ranks(numbers - {culprit.rank})}" if len(found) > 1 else ""
     those = f"; {wait(victims)} for it" if victims and job.waiting else ""
@@ -222,7 +229,7 @@ def _ended_early(job: JobView) -> Verdict | None:
         return replace(found, confidence=MEDIUM) if is_guess else found
     last = job.waiting[0]
     text = f"waits in {where} for {len(job.done)} ranks that have ended with exit code 0"
-    kind = "shutdown" if last.activity.kind == TEARDOWN else "mismatched_collective"
+    kind = Kind.SHUTDOWN if last.activity.kind == TEARDOWN else Kind.MISMATCHED_COLLECTIVE
     return against(last.evidence, kind, text, MEDIUM if len(job.waiting) == 1 else LOW, job.waiters)
 
 
@@ -236,8 +243,8 @@ def _outside(job: JobView) -> Verdict | None:
     if doing.strength is Strength.WEAK and (found := _all_wait(job)) is not None and found.rank is not None:
         return found
     waits = max((view.activity.strength for view in job.waiting), default=Strength.STRONG)
-    if kind == "unknown":
-        kind, text = "missing_collective", "its activity is not known, as there is no stack of it"
+    if kind == Kind.UNKNOWN:
+        kind, text = Kind.MISSING_COLLECTIVE, "its activity is not known, as there is no stack of it"
         confidence = MEDIUM if is_alone else LOW
     elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
         confidence = LOW
@@ -265,16 +272,16 @@ def _may_wait_for_peer(job: JobView, culprit: RankView) -> bool:
     entries = culprit.evidence.collectives
     is_done = recorder.records_completion(entries) and all(entry.backend == "nccl" for entry in entries)
     is_proven = is_done and culprit.rank in job.sinks(Strength.PROOF)
-    return culprit.may_wait_for_gpu or (culprit.activity.kind == "lock" and not is_proven)
+    return culprit.may_wait_for_gpu or (culprit.activity.kind == Kind.LOCK and not is_proven)
 
 
 def _holder_of_a_lock(job: JobView) -> Verdict | None:
     outside = {view.rank: view for view in job.outside}
     for edge in job.edges:
-        if edge.via == "lock" and (holder := outside.get(edge.awaited[0])) is not None:
+        if edge.via is Via.LOCK and (holder := outside.get(edge.awaited[0])) is not None:
             text = f"holds the file lock for which {wait(edge.waiters)}: it {holder.activity.text}"
             victims = {*job.waiters, *edge.waiters}
-            kind = "lock" if holder.activity.kind == "unknown" else holder.activity.kind
+            kind = Kind.LOCK if holder.activity.kind == Kind.UNKNOWN else holder.activity.kind
             return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
     return None
 
@@ -285,22 +292,22 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
     outside = job.outside
     still = [view for view in outside if not job.moves(view)]
     if len(outside) > 1 and all(
-        view.activity.kind == "user_code" and is_computing(view.evidence) for view in outside
+        view.activity.kind == Kind.USER_CODE and is_computing(view.evidence) for view in outside
     ):
         text = f"no hang found: all {len(outside)} ranks are busy and none is waiting for another"
-        return against_nobody("slow", f"{text}. The limit may be too short", MEDIUM)
+        return against_nobody(Kind.SLOW, f"{text}. The limit may be too short", MEDIUM)
     same = {(view.activity.kind, view.activity.place) for view in outside}
     if len(outside) > 1 and len(same) == 1 and len(still) != 1:
         kind, text = outside[0].activity.kind, outside[0].activity.text
-        confidence = MEDIUM if kind != "unknown" and job.is_suspected else LOW
+        confidence = MEDIUM if kind != Kind.UNKNOWN and job.is_suspected else LOW
         return _behind(job) or against_nobody(kind, f"all {len(outside)} ranks: each {text}", confidence)
     pool = still or outside
     if len(pool) > 1 and all(view.is_native_wait for view in pool):
         waits = " and ".join(f"rank {view.rank} {view.activity.text}" for view in pool[:2])
         text = f"{len(pool)} ranks are in native waits, and which one waits for another is not known: {waits}"
-        return _behind(job) or against_nobody("unknown", text, LOW)
+        return _behind(job) or against_nobody(Kind.UNKNOWN, text, LOW)
     culprit, by_evidence = _chosen(job, pool)
-    if culprit.activity.kind == "unknown":
+    if culprit.activity.kind == Kind.UNKNOWN:
         return None
     is_alone, is_weak = len(job.living) == 1, culprit.activity.strength is Strength.WEAK
     is_certain = is_alone and not is_weak and job.is_complete
@@ -318,7 +325,7 @@ def _all_wait(job: JobView) -> Verdict | None:
     if len(job.ranks) == 1 and job.is_complete and job.waiting[0].activity.kind == IN_COLLECTIVE:
         alone = job.waiting[0]
         text = f"{alone.activity.text}, and the job has no other rank: a kernel there does not end"
-        return against(alone.evidence, "user_code", text + _silence(alone), _bounded(job, MEDIUM, alone))
+        return against(alone.evidence, Kind.USER_CODE, text + _silence(alone), _bounded(job, MEDIUM, alone))
     found = difference(job)
     return replace(found, confidence=LOW) if found and not job.is_suspected else found
 
@@ -336,7 +343,11 @@ def _behind(job: JobView) -> Verdict | None:
         f"is at step {least}, the others at {min(step for step in steps.values() if step > least)} or later"
     )
     return against(
-        behind[0].evidence, "behind", text + _silence(behind[0]), _bounded(job, MEDIUM, behind[0]), set(steps)
+        behind[0].evidence,
+        Kind.BEHIND,
+        text + _silence(behind[0]),
+        _bounded(job, MEDIUM, behind[0]),
+        set(steps),
     )
 
 
@@ -347,30 +358,30 @@ def _undetermined(job: JobView) -> Verdict:
     where = first.activity.operation or "a collective" if first else ""
     if job.lost_node:
         waits = f"{wait(job.waiters)} in {where}; " if all_wait and not job.is_complete else ""
-        return against_nobody("node_lost", f"{waits}{job.lost_node.text}", MEDIUM, job.waiters)
+        return against_nobody(Kind.NODE_LOST, f"{waits}{job.lost_node.text}", MEDIUM, job.waiters)
     if not first or not all_wait:
         has_stacks = any(view.evidence.stacks for view in job.living)
         needed = "" if has_stacks else ": stacks or flight-recorder data are needed"
         text = f"the evidence does not single out one of the {len(job.ranks)} ranks{needed}"
-        return against_nobody("unknown", text, LOW)
+        return against_nobody(Kind.UNKNOWN, text, LOW)
     if not job.is_complete:
         count = job.missing_nodes or 1
         nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
         text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
-        return against_nobody("elsewhere", text, MEDIUM if job.is_suspected else LOW, job.waiters)
+        return against_nobody(Kind.ELSEWHERE, text, MEDIUM if job.is_suspected else LOW, job.waiters)
     if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
-        return against_nobody("startup", text, LOW, job.waiters)
+        return against_nobody(Kind.STARTUP, text, LOW, job.waiters)
     entries = waits_in(first)
     where = recorder.described(entries[0]) if entries else where
     other = next((view for view in job.waiting if view.activity.operation != first.activity.operation), None)
     if other is not None:
         text = f"rank {first.rank} {first.activity.text}, and rank {other.rank} {other.activity.text}"
         return against_nobody(
-            "unknown", f"{text}: the evidence does not show which is wrong", LOW, job.waiters
+            Kind.UNKNOWN, f"{text}: the evidence does not show which is wrong", LOW, job.waiters
         )
     text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
-    return against_nobody("unknown" if job.is_suspected else "slow", text, LOW, job.waiters)
+    return against_nobody(Kind.UNKNOWN if job.is_suspected else Kind.SLOW, text, LOW, job.waiters)
 
 
 _RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
@@ -413,7 +424,7 @@ def _earliest(pool: Collection[RankView]) -> Callable[[RankView], bool]:
     return lambda view: not known or view.step == min(steps)
 
 
-def _bounded(job: JobView, confidence: str, culprit: RankView) -> str:
+def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confidence:
     """Without a passed limit two samples mean little: a long silence makes it likely, the rest is a guess."""
     board = culprit.evidence.board
     if job.is_suspected or job.failed:

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..evidence import Collective
-from ..verdict import LOW, MEDIUM, Edge, Strength, Verdict
+from ..verdict import LOW, MEDIUM, Edge, Kind, Strength, Verdict, Via
 from . import recorder
 from .graph import P2P, JobView, RankView, transfers, waits_in
 from .sentence import against, against_nobody, ranks
 
-MISMATCHED, MISSING = "mismatched_collective", "missing_collective"
+MISMATCHED, MISSING = Kind.MISMATCHED_COLLECTIVE, Kind.MISSING_COLLECTIVE
 
 
 def difference(job: JobView) -> Verdict | None:
@@ -56,7 +56,7 @@ def _pair(job: JobView) -> Verdict | None:
     who = " and ".join(f"rank {view.rank} (node {view.evidence.node})" for view in (one, other))
     names = " and ".join(dict.fromkeys(view.activity.operation for view in (one, other)))
     text = f"{who} have both started {names} with each other, which does not end: one of them, or the link between them"
-    return replace(against_nobody("network", text, MEDIUM, job.waiters), pair=pair)
+    return replace(against_nobody(Kind.NETWORK, text, MEDIUM, job.waiters), pair=pair)
 
 
 def _exchanges(view: RankView) -> list[Collective]:
@@ -85,7 +85,9 @@ def _sink(job: JobView) -> Verdict | None:
         if edge is None:
             continue
         is_sure = (
-            edge.strength is Strength.PROOF or edge.via in ("store", "teardown", "init") or len(views) > 2
+            edge.strength is Strength.PROOF
+            or edge.via in (Via.STORE, Via.TEARDOWN, Via.INIT)
+            or len(views) > 2
         )
         if len(found) == 1 and is_sure:
             return _absent(views[next(iter(found))], edge, job)
@@ -109,21 +111,21 @@ def _absent(culprit: RankView, edge: Edge, job: JobView) -> Verdict:
     theirs.sort(key=lambda entry: recorder.reached(entries, entry))
     where = recorder.described(theirs[0]) if theirs else waiter.activity.operation
     operation, kind = culprit.activity.operation, MISSING
-    if edge.via == "store":
+    if edge.via is Via.STORE:
         kind, text = (
-            "startup",
+            Kind.STARTUP,
             "cannot reach the rendezvous store, although all other ranks can: check MASTER_ADDR and MASTER_PORT",
         )
-    elif edge.via == "init":
+    elif edge.via is Via.INIT:
         kind, text = (
-            "startup",
+            Kind.STARTUP,
             f"waits in {operation}, and the others, which have met, in {where}: check its address, rank and world size",
         )
-    elif edge.via == "teardown":
+    elif edge.via is Via.TEARDOWN:
         text = f"is at its end, in {operation}, and never came to the collective of the others"
-    elif edge.via == "gpu":
+    elif edge.via is Via.GPU:
         text = f"has enqueued {where}, and its GPU has not begun it: an earlier kernel there does not end"
-    elif edge.via == "peer":
+    elif edge.via is Via.PEER:
         kind = MISMATCHED
         text = f"is in {operation}; rank {waiter.rank} waits in {waiter.activity.operation} for it"
     elif own and (others_in := _instead(own[0], others)):
@@ -213,7 +215,7 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
     if len(off) != 1:
         in_collectives: dict[int, set[int]] = defaultdict(set)
         for edge in edges:
-            for rank in edge.awaited if edge.via == "recorder" else ():
+            for rank in edge.awaited if edge.via is Via.RECORDER else ():
                 in_collectives[rank] |= {*edge.waiters}
         off = [rank for rank, found in in_collectives.items() if 1 < len(found - {rank}) == len(views) - 1]
         why = "all others wait for it in another collective"

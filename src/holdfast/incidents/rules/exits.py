@@ -14,7 +14,7 @@ from enum import Enum
 
 from ..classify import exception_line
 from ..evidence import Exit, Nature, NodeFault, NodeFaultKind, Raised, RankEvidence
-from ..verdict import HIGH, MEDIUM
+from ..verdict import HIGH, MEDIUM, Confidence, Kind
 from .sentence import short
 
 _SHELLS = {128 + number: number for number in (4, 6, 7, 8, 9, 11, 15)}
@@ -34,9 +34,9 @@ class Role(Enum):
 COLLATERAL = (Role.LOST_PEER, Role.TIMED_OUT)
 _ROLES = {Nature.LOST_PEER: Role.LOST_PEER, Nature.TIMED_OUT: Role.TIMED_OUT}
 _KINDS = {
-    Nature.INTERRUPTED: "signal",
-    Nature.OUT_OF_MEMORY: "out_of_memory",
-    Nature.MISMATCH: "mismatched_collective",
+    Nature.INTERRUPTED: Kind.SIGNAL,
+    Nature.OUT_OF_MEMORY: Kind.OUT_OF_MEMORY,
+    Nature.MISMATCH: Kind.MISMATCHED_COLLECTIVE,
 }
 
 
@@ -46,13 +46,13 @@ class End:
 
     rank: RankEvidence
     role: Role
-    kind: str
+    kind: Kind
     """Of the verdict, if it is the cause."""
     text: str
     """As the end of "Rank 1 ..."."""
     when: float
     """Seconds, on the clock of the whole case."""
-    confidence: str = HIGH
+    confidence: Confidence = HIGH
 
 
 def end_of(rank: RankEvidence, at: float, faults: Sequence[NodeFault]) -> End | None:
@@ -70,12 +70,12 @@ def end_of(rank: RankEvidence, at: float, faults: Sequence[NodeFault]) -> End | 
 
 
 def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Sequence[NodeFault]) -> End:
-    role, kind = _ROLES.get(raised.nature, Role.CAUSE), _KINDS.get(raised.nature, "exception")
+    role, kind = _ROLES.get(raised.nature, Role.CAUSE), _KINDS.get(raised.nature, Kind.EXCEPTION)
     if raised.nature is Nature.INTERRUPTED and rank.exit is not None and rank.exit.asked:
         role = Role.TERMINATED
     if raised.nature is Nature.WORKER_KILLED and (fault := _oom_kill(raised.worker, faults)):
         text = f"lost its data-loader worker {raised.worker}: {short(fault.text, 140)}"
-        return End(rank, role, "out_of_memory", text, when, HIGH if fault.pid == raised.worker else MEDIUM)
+        return End(rank, role, Kind.OUT_OF_MEMORY, text, when, HIGH if fault.pid == raised.worker else MEDIUM)
     kept = (
         f"; its process did not end: {short(rank.exit.kept_by, 140)}"
         if rank.exit and rank.exit.kept_by
@@ -88,11 +88,11 @@ def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Seque
 def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFault]) -> End:
     if end.oom_killed:
         text = f"was killed because it ran out of memory{_where(rank)}: {short(end.out_of_memory, 180)}"
-        return End(rank, Role.CAUSE, "out_of_memory", text, when)
+        return End(rank, Role.CAUSE, Kind.OUT_OF_MEMORY, text, when)
     if end.asked:
-        return End(rank, Role.TERMINATED, "unknown", "was terminated", when)
+        return End(rank, Role.TERMINATED, Kind.UNKNOWN, "was terminated", when)
     if end.status == 0:
-        return End(rank, Role.DONE, "early_exit", "ended with exit code 0", when)
+        return End(rank, Role.DONE, Kind.EARLY_EXIT, "ended with exit code 0", when)
     number = -end.status if end.status < 0 else _SHELLS.get(end.status, 0)
     meaning = end.meaning or (
         f"exit code {end.status}" if end.status > 0 else f"killed by signal {-end.status}"
@@ -105,24 +105,28 @@ def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFa
             if lost
             else f"timed out waiting for a peer ({meaning})"
         )
-        return End(rank, _ROLES[rank.stderr], "exit", text, when, MEDIUM)
+        return End(rank, _ROLES[rank.stderr], Kind.EXIT, text, when, MEDIUM)
     if rank.stderr is Nature.MISMATCH and aborted_or_exited:
         text = f"ended with {meaning}: by its stderr the ranks were in different collectives"
-        return End(rank, Role.CAUSE, "mismatched_collective", text, when, MEDIUM)
+        return End(rank, Role.CAUSE, Kind.MISMATCHED_COLLECTIVE, text, when, MEDIUM)
     if number == signal.SIGKILL and (fault := _oom_kill(rank.pid, faults)):
-        return End(rank, Role.CAUSE, "out_of_memory", f"was killed; {short(fault.text, 140)}", when, MEDIUM)
+        return End(
+            rank, Role.CAUSE, Kind.OUT_OF_MEMORY, f"was killed; {short(fault.text, 140)}", when, MEDIUM
+        )
     if rank.stderr is Nature.OUT_OF_MEMORY:
         text = f"ran out of memory, by its last lines of stderr ({meaning})"
-        return End(rank, Role.CAUSE, "out_of_memory", text, when, MEDIUM)
+        return End(rank, Role.CAUSE, Kind.OUT_OF_MEMORY, text, when, MEDIUM)
     if number:
         core = f"; core dump: {end.core_dump}" if end.core_dump else ""
         # An abort may be torch's own, because of what a peer sent.
         confidence = HIGH if end.status < 0 and number != signal.SIGABRT else MEDIUM
-        return End(rank, Role.CAUSE, "signal", f"was ended by a signal: {meaning}{core}", when, confidence)
+        return End(rank, Role.CAUSE, Kind.SIGNAL, f"was ended by a signal: {meaning}{core}", when, confidence)
     if rank.stderr is not Nature.OWN:
         text = f"ended with {meaning} after {short(exception_line(rank.last_lines), 120)}"
-        return End(rank, Role.CAUSE, "exception", text, when, MEDIUM)
-    return End(rank, Role.CAUSE, "exit", f"ended by itself with {meaning}, without a known exception", when)
+        return End(rank, Role.CAUSE, Kind.EXCEPTION, text, when, MEDIUM)
+    return End(
+        rank, Role.CAUSE, Kind.EXIT, f"ended by itself with {meaning}, without a known exception", when
+    )
 
 
 def _where(rank: RankEvidence) -> str:

@@ -23,7 +23,18 @@ from ..evidence import (
     StackSource,
     Target,
 )
-from ..verdict import FAILED, FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Edge, Strength
+from ..verdict import (
+    FAILED,
+    FINISHED,
+    IN_COLLECTIVE,
+    RENDEZVOUS,
+    TEARDOWN,
+    Activity,
+    Edge,
+    Kind,
+    Strength,
+    Via,
+)
 from . import places as P
 from . import recorder
 from .exits import COLLATERAL, End, Role, end_of
@@ -59,13 +70,13 @@ class RankView:
     def is_native_wait(self) -> bool:
         """Whether it is in a native wait, and nothing shows for what."""
         doing = self.activity
-        is_vague = doing.strength is Strength.WEAK and doing.kind in ("lock", "network", "unknown")
+        is_vague = doing.strength is Strength.WEAK and doing.kind in (Kind.LOCK, Kind.NETWORK, Kind.UNKNOWN)
         return self.is_living and is_vague and waits_natively(self.evidence)
 
     @property
     def may_wait_for_gpu(self) -> bool:
         """Whether it uses a processor, and no recorder shows whether it waits in a collective."""
-        is_busy = self.activity.kind == "user_code" and is_computing(self.evidence)
+        is_busy = self.activity.kind == Kind.USER_CODE and is_computing(self.evidence)
         return self.is_living and is_busy and recorder.is_missing(self.evidence)
 
     @property
@@ -140,12 +151,12 @@ class JobView:
         if self.waiting and self.outside:
             strength = max(view.activity.strength for view in self.waiting)
             awaited = tuple(view.rank for view in self.outside)
-            found.append(Edge(tuple(self.waiters), awaited, min(strength, Strength.STRONG), "stack"))
+            found.append(Edge(tuple(self.waiters), awaited, min(strength, Strength.STRONG), Via.STACK))
         if self.waiting and self.done:
             awaited = tuple(view.rank for view in self.done)
-            found.append(Edge(tuple(self.waiters), awaited, Strength.STRONG, "exit"))
+            found.append(Edge(tuple(self.waiters), awaited, Strength.STRONG, Via.EXIT))
         if self.waiting and not found and not self.is_complete:
-            found.append(Edge(tuple(self.waiters), (), Strength.WEAK, "missing"))
+            found.append(Edge(tuple(self.waiters), (), Strength.WEAK, Via.MISSING))
         return tuple(sorted(found, key=lambda edge: -edge.strength))
 
     @cached_property
@@ -205,7 +216,7 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
         view.activity.waits_for_peers and view.activity.strength > Strength.WEAK for view in ranks
     )
     is_known = any(
-        view.is_living and not view.is_native_wait and view.activity.kind != "unknown" for view in ranks
+        view.is_living and not view.is_native_wait and view.activity.kind != Kind.UNKNOWN for view in ranks
     ) or (len(native) > 1 and any(view.activity.kind == FINISHED for view in ranks))
     common = _common_place(native, len(ranks))
     waits = {id(each) for each in native if each.activity.place == common or (is_known and not is_certain)}
@@ -214,7 +225,7 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
     if sleeps and not any(recorder.records_completion(view.evidence.collectives) for view in found):
         return found
     others = [view.activity for view in found if not view.may_wait_for_gpu]
-    is_held_up = any(not each.waits_for_peers and each.kind not in ("unknown", FAILED) for each in others)
+    is_held_up = any(not each.waits_for_peers and each.kind not in (Kind.UNKNOWN, FAILED) for each in others)
     changed = RankView.as_waiting if is_held_up else RankView.as_guess
     return [changed(view) if view.may_wait_for_gpu else view for view in found]
 
@@ -264,7 +275,7 @@ def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
             ]
             if missing:
                 strength = Strength.PROOF if is_proof else Strength.STRONG
-                edges.append(Edge(tuple(waiters), tuple(missing), strength, "recorder"))
+                edges.append(Edge(tuple(waiters), tuple(missing), strength, Via.RECORDER))
         yield from edges
         if edges or not is_proof:
             continue
@@ -274,7 +285,7 @@ def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
             started = tuple(rank for rank, state in states.items() if state == recorder.STARTED)
             late = tuple(rank for rank, state in states.items() if state == recorder.SCHEDULED)
         if started and late:
-            yield Edge(started, late, Strength.STRONG, "gpu")
+            yield Edge(started, late, Strength.STRONG, Via.GPU)
 
 
 def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
@@ -290,9 +301,9 @@ def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
                 if each.peer == rank and recorder.is_send(each) != recorder.is_send(entry)
             ]
             if not met:
-                yield Edge((rank,), (entry.peer,), Strength.PROOF, "peer")
+                yield Edge((rank,), (entry.peer,), Strength.PROOF, Via.PEER)
             elif entry.state == recorder.STARTED and all(each.state == recorder.SCHEDULED for each in met):
-                yield Edge((rank,), (entry.peer,), Strength.STRONG, "gpu")
+                yield Edge((rank,), (entry.peer,), Strength.STRONG, Via.GPU)
 
 
 def transfers(view: RankView) -> list[Collective]:
@@ -317,9 +328,9 @@ def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
         if view.activity.operation == "init_process_group":
             ranks["init"].append(view.rank)
     for waiters, awaited, via in (
-        (RENDEZVOUS, "store", "store"),
-        (IN_COLLECTIVE, TEARDOWN, "teardown"),
-        (IN_COLLECTIVE, "init", "init"),
+        (RENDEZVOUS, "store", Via.STORE),
+        (IN_COLLECTIVE, TEARDOWN, Via.TEARDOWN),
+        (IN_COLLECTIVE, "init", Via.INIT),
     ):
         if ranks[waiters] and ranks[awaited]:
             yield Edge(tuple(ranks[waiters]), tuple(ranks[awaited]), Strength.STRONG, via)
@@ -335,4 +346,4 @@ def _by_lock(living: Sequence[RankView]) -> Iterator[Edge]:
         if holder is not None and holder != view.rank:
             waiters[holder].append(view.rank)
     for holder, ranks in sorted(waiters.items()):
-        yield Edge(tuple(ranks), (holder,), Strength.PROOF, "lock")
+        yield Edge(tuple(ranks), (holder,), Strength.PROOF, Via.LOCK)

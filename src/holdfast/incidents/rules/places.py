@@ -8,16 +8,21 @@ Does not cover: native frames. A C function has no Python frame; the kernel show
 from __future__ import annotations
 
 import re
+from enum import Enum
 from functools import lru_cache
 
 from ..evidence import Frame
 
-COLLECTIVE, P2P, BACKWARD = "collective", "p2p", "backward"
-RENDEZVOUS, STORE, TEARDOWN = "rendezvous", "store", "teardown"
-GPU, LOADER, CHECKPOINT, LOCK = "gpu", "data_loading", "checkpoint_io", "lock"
-CHILD, NETWORK, LOGGING = "child", "network", "logging"
-IMPORT, EXIT, EVENTS, LIBRARY, OWN = "import", "exit", "events", "library", "own"
 
+class Place(Enum):
+    """The part of a program that a call belongs to."""
+
+    COLLECTIVE, P2P, BACKWARD, RENDEZVOUS, STORE, TEARDOWN, GPU, LOADER, CHECKPOINT = range(9)
+    LOCK, CHILD, NETWORK, LOGGING, IMPORT, EXIT, EVENTS, LIBRARY, OWN = range(9, 18)
+
+
+COLLECTIVE, P2P, BACKWARD, RENDEZVOUS, STORE, TEARDOWN, GPU, LOADER, CHECKPOINT, *_others = Place
+LOCK, CHILD, NETWORK, LOGGING, IMPORT, EXIT, EVENTS, LIBRARY, OWN = _others
 _C10D = r"torch/distributed/distributed_c10d\.py"
 _PLACES = tuple(
     (place, re.compile(rf"(?:^|/)(?:{file})"), re.compile(rf"^(?:{function})$"))
@@ -87,16 +92,16 @@ def function_of(frame: Frame) -> str:
 
 def is_own(frame: Frame) -> bool:
     """Whether a call is the program's own code."""
-    return place_of(frame) == OWN
+    return place_of(frame) is OWN
 
 
-def place_of(frame: Frame) -> str:
-    """One of the places above."""
+def place_of(frame: Frame) -> Place:
+    """The part that it belongs to, the first in the table that fits."""
     return LIBRARY if frame.native else _place(frame.file.replace("\\", "/"), function_of(frame))
 
 
 @lru_cache(maxsize=8192)
-def _place(file: str, function: str) -> str:
+def _place(file: str, function: str) -> Place:
     if file and not file.startswith("<frozen") and not _INSTALLED.search(file):
         return OWN  # neither Python's nor an installed package's
     if function == "<module>" and not file.startswith("<frozen"):

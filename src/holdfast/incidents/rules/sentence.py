@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..evidence import Frame, Process, RankEvidence
-from ..verdict import Verdict
+from ..verdict import Confidence, Kind, Verdict
 
 LONGEST = 300
 _SHOWN = 60
@@ -16,7 +16,7 @@ _STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "in state D", "Z": "
 
 
 def against(
-    culprit: RankEvidence, kind: str, text: str, confidence: str, victims: Iterable[int] = ()
+    culprit: RankEvidence, kind: Kind, text: str, confidence: Confidence, victims: Iterable[int] = ()
 ) -> Verdict:
     """A verdict on this rank; `text` continues "Rank 3 (node a)"."""
     who = f"Rank {culprit.rank} (node {culprit.node})" if culprit.node else f"Rank {culprit.rank}"
@@ -25,7 +25,7 @@ def against(
 
 
 def against_nobody(
-    kind: str, text: str, confidence: str, victims: Iterable[int] = (), node: str = ""
+    kind: Kind, text: str, confidence: Confidence, victims: Iterable[int] = (), node: str = ""
 ) -> Verdict:
     """A verdict that names no rank."""
     text = sentence(text[:1].upper() + text[1:])

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 
 from ...fault_tolerance.board.values import CHECKPOINTING
 from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackSource, Target, Thread
-from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Strength
+from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Kind, Strength
 from . import places as P
 from . import recorder
 from .sentence import called, rate, short, worker_states
@@ -24,8 +25,15 @@ RHYTHM = 3.0  # a rank moves that is silent for less than this many of its own l
 SHORT_SILENCE = 1.0  # seconds; a shorter silence means nothing
 SHOWN = 3  # threads that are described; of more there is a number
 
-COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT = "computes", "sleeps", "futex", "file_lock", "wait"
-CONNECTION, POLL, READ, WRITE, PIPE, FIFO, UNKNOWN = "connection", "poll", "read", "write", "pipe", "fifo", ""
+
+class Wait(Enum):
+    """What a main thread waits in."""
+
+    UNKNOWN, COMPUTES, SLEEPS, FUTEX, FILE_LOCK, CHILD = range(6)
+    CONNECTION, POLL, READ, WRITE, PIPE, FIFO = range(6, 12)
+
+
+UNKNOWN, COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT, CONNECTION, POLL, READ, WRITE, PIPE, FIFO = Wait
 _CALLS = {
     SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
     FUTEX: "futex futex_waitv semop semtimedop",
@@ -66,9 +74,9 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
         or _of_kernel(rank, "")
     )
     is_finished = rank.board is not None and rank.board.finished
-    if is_finished and found.kind in ("user_code", "lock", "child", "unknown"):
+    if is_finished and found.kind in (Kind.USER_CODE, Kind.LOCK, Kind.CHILD, Kind.UNKNOWN):
         text = f"has ended its script and not exited: it {found.text}"
-        found = replace(found, kind="shutdown", text=text)
+        found = replace(found, kind=Kind.SHUTDOWN, text=text)
     process = rank.process
     if process and process.read and process.read_over and _may_read(found, process):
         found = replace(found, text=f"{found.text}; it reads {rate(process.read, process.read_over)}")
@@ -77,7 +85,7 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
 
 def _may_read(found: Activity, process: Process) -> bool:
     """Whether what the process reads belongs to this activity."""
-    return found.kind == "checkpoint_io" or _waits_in(process) in (READ, FIFO, PIPE)
+    return found.kind == Kind.CHECKPOINT_IO or _waits_in(process) in (READ, FIFO, PIPE)
 
 
 def moves(rank: RankEvidence, *, suspected: bool = False) -> bool:
@@ -107,22 +115,28 @@ def _of_process(rank: RankEvidence) -> Activity | None:
     if process.state == "gone" or state in ("Z", "X"):
         if rank.board is not None and rank.board.finished:
             return Activity(number, FINISHED, "has ended after it reported that it was finished", PROOF)
-        return Activity(number, "exit", "has ended, and its exit code is not recorded", WEAK)
+        return Activity(number, Kind.EXIT, "has ended, and its exit code is not recorded", WEAK)
     if state in ("T", "t"):
         by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
-        return Activity(number, "stopped", f"is stopped by {by}: state {state}", PROOF)
+        return Activity(number, Kind.STOPPED, f"is stopped by {by}: state {state}", PROOF)
     was_sampled_twice = process.sampled_over > 0
     if state != "D" or (was_sampled_twice and _main_thread_ran(process)):
         return None
     at = str(process.system_call) or process.wait_channel
     where = f" in {at}" if at else f", with {process.network_files[0]} open" if process.network_files else ""
     text = f"is blocked in the kernel (state D){where}"
-    return Activity(number, "uninterruptible", text, STRONG if was_sampled_twice else WEAK)
+    return Activity(number, Kind.UNINTERRUPTIBLE, text, STRONG if was_sampled_twice else WEAK)
+
+
+_BESIDE = (Kind.DATA_LOADING, Kind.CHILD, Kind.NETWORK)
+"""What a main thread can wait for while the GPU waits; a lock or a copy from the GPU may itself wait for the GPU."""
 
 
 def _pending(rank: RankEvidence) -> Activity | None:
-    pending = recorder.oldest_pending(rank.collectives)
-    if not pending:
+    """What it has enqueued and is not completed, unless its main thread waits for something else beside that."""
+    pending, beside = recorder.oldest_pending(rank.collectives), _of_stack(rank)
+    is_beside = beside is not None and beside.kind in _BESIDE and beside.strength is STRONG
+    if not pending or (is_beside and not is_computing(rank)):
         return None
     entry = max(pending.values(), key=lambda each: each.ago)
     place = _own_call(main_stack(rank) or ())
@@ -137,11 +151,11 @@ def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
     if not is_silent or rank.stacks_from is StackSource.RANK:
         return None
     found = _of_stack(rank) or _of_kernel(rank, "")
-    if found.kind == "shutdown":
+    if found.kind == Kind.SHUTDOWN:
         return None
-    where = f"; its main thread {found.text}" if found.kind != "unknown" else ""
+    where = f"; its main thread {found.text}" if found.kind != Kind.UNKNOWN else ""
     text = f"does not answer, so a thread holds Python's interpreter lock (GIL){where}"
-    return Activity(rank.rank, "gil", text, STRONG if others_answer else WEAK, found.place)
+    return Activity(rank.rank, Kind.GIL, text, STRONG if others_answer else WEAK, found.place)
 
 
 # -- the stack -------------------------------------------------------------------------------------------------
@@ -153,12 +167,12 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
     if stack is None:
         if rank.no_stacks is not Missing.NO_PYTHON_FRAME:
             return None
-        return Activity(rank.rank, "shutdown", "runs no Python any more, as at the end of its exit", WEAK)
+        return Activity(rank.rank, Kind.SHUTDOWN, "runs no Python any more, as at the end of its exit", WEAK)
     found = [P.place_of(frame) for frame in stack]
     if not stack or P.EXIT in found:
         is_ending = rank.process is not None and _is_computing(rank.process)  # it may be about to end
         strength = WEAK if is_ending else STRONG
-        return Activity(rank.rank, "shutdown", f"is at its exit{_kept_by(rank, stack, found)}", strength)
+        return Activity(rank.rank, Kind.SHUTDOWN, f"is at its exit{_kept_by(rank, stack, found)}", strength)
     own = _own_call(stack)
     inner = next((place for place in found if place != P.LIBRARY), P.LIBRARY)
     if inner == P.BACKWARD:
@@ -172,7 +186,7 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
     return _outside(rank, stack, found, own)
 
 
-def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str]) -> str:
+def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place]) -> str:
     """What keeps a process at its exit: Python joins the threads that are not daemons, then calls the exit handlers."""
     children = rank.process.children if rank.process else ()
     if P.CHILD in found and children:
@@ -197,7 +211,7 @@ _PEERS = {
 }
 
 
-def _operation(stack: Sequence[Frame], found: Sequence[str]) -> str:
+def _operation(stack: Sequence[Frame], found: Sequence[P.Place]) -> str:
     """The function that the program called: the outermost of torch's, without wrappers."""
     names = [P.function_of(frame) for frame, place in zip(stack, found, strict=True) if place in _PEERS]
     calls = [name for name in names if name not in ("wrapper", "inner", "forward", "next_rendezvous")]
@@ -217,7 +231,7 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
             return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
     process = rank.process
     if process is not None and _is_computing(process):
-        return Activity(rank.rank, "user_code", f"computes gradients in backward at {own}", WEAK, own)
+        return Activity(rank.rank, Kind.USER_CODE, f"computes gradients in backward at {own}", WEAK, own)
     waits = process is not None and _waits_in(process) in (FUTEX, POLL, UNKNOWN)
     return Activity(
         rank.rank, IN_COLLECTIVE, f"waits in backward at {own}", STRONG if waits else WEAK, own, "backward"
@@ -237,7 +251,7 @@ def _is_idle(thread: Thread) -> bool:
     return inner in (P.LOCK, P.EVENTS)
 
 
-def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], own: str) -> Activity:
+def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place], own: str) -> Activity:
     """The main thread is in none of torch's waits for peers."""
     innermost = called(stack[0])
     inside = f"{innermost}, from {own}" if own and innermost != own else own or innermost
@@ -249,40 +263,40 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[str], o
         )
         inside = f"{call}, from {own}" if own and call != own else call
         text = f"waits for data in {inside}{worker_states(rank.process)}"
-        return Activity(rank.rank, "data_loading", text, STRONG, own)
+        return Activity(rank.rank, Kind.DATA_LOADING, text, STRONG, own)
     if P.CHECKPOINT in found:
         return Activity(
-            rank.rank, "checkpoint_io", f"waits for a checkpoint's storage in {inside}", STRONG, own
+            rank.rank, Kind.CHECKPOINT_IO, f"waits for a checkpoint's storage in {inside}", STRONG, own
         )
-    for place, text in _BLOCKING:
+    for place, kind, text in _BLOCKING:
         if place in before_own:
-            return _with_purpose(rank, Activity(rank.rank, place, f"{text} in {inside}", STRONG, own))
+            return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}", STRONG, own))
     if P.EVENTS in before_own:
         peer = rank.process.system_call.peer if rank.process else ""
-        kind, awaited = ("network", f" for {peer}") if peer else ("user_code", "")
+        kind, awaited = (Kind.NETWORK, f" for {peer}") if peer else (Kind.USER_CODE, "")
         return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}", WEAK, own)
     if P.GPU in before_own:
         return Activity(
             rank.rank, IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
         )
     activity = _of_kernel(rank, own or innermost)
-    if P.LOGGING in before_own and activity.kind == "checkpoint_io":
-        activity = replace(activity, kind="user_code")
-    if P.IMPORT in found and activity.kind in ("user_code", "unknown"):
-        return Activity(rank.rank, "startup", f"is still importing, in {own or innermost}", STRONG, own)
+    if P.LOGGING in before_own and activity.kind == Kind.CHECKPOINT_IO:
+        activity = replace(activity, kind=Kind.USER_CODE)
+    if P.IMPORT in found and activity.kind in (Kind.USER_CODE, Kind.UNKNOWN):
+        return Activity(rank.rank, Kind.STARTUP, f"is still importing, in {own or innermost}", STRONG, own)
     return _with_purpose(rank, replace(activity, place=own))
 
 
 _BLOCKING = (
-    (P.CHILD, "waits for its child process"),
-    (P.NETWORK, "waits for another service"),
-    (P.LOCK, "waits for a lock"),
+    (P.CHILD, Kind.CHILD, "waits for its child process"),
+    (P.NETWORK, Kind.NETWORK, "waits for another service"),
+    (P.LOCK, Kind.LOCK, "waits for a lock"),
 )
 
 
 def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
     """A main thread that waits for a lock may wait for a thread of its own, which saves a checkpoint or loads data."""
-    if found.kind != "lock":
+    if found.kind != Kind.LOCK:
         return found
     kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
     for thread in rank.stacks:
@@ -294,7 +308,7 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
             seen.state == "D" or _channel(seen.wait_channel) in (READ, WRITE, PIPE)
         )
         if P.CHECKPOINT in places or in_file or P.LOADER in places:
-            kind = "data_loading" if P.LOADER in places else "checkpoint_io"
+            kind = Kind.DATA_LOADING if P.LOADER in places else Kind.CHECKPOINT_IO
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
     return found
@@ -320,29 +334,31 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
         f" ({process.system_call})" if process and process.system_call.name else "",
     )
     kind, text, strength = {
-        COMPUTES: ("user_code", "computes", STRONG if at and rank.stacks_from is StackSource.RANK else WEAK),
-        SLEEPS: ("user_code", "sleeps", STRONG if at and rank.stacks_from is StackSource.RANK else WEAK),
-        FILE_LOCK: ("lock", f"waits for a file lock{call}", STRONG),
-        WAIT: ("child", "waits for its child process", STRONG),
-        CONNECTION: ("network", f"waits for a connection{call}", STRONG if at else WEAK),
-        PIPE: ("user_code", f"waits at a pipe or a terminal{call}", WEAK),
-        FIFO: ("user_code", f"waits for a process at the other end of a FIFO{call}", WEAK),
-        POLL: ("network" if at else "unknown", "waits for a descriptor (poll)", WEAK),
-        FUTEX: ("lock" if at else "unknown", "waits for a lock, or natively for a peer (futex)", WEAK),
-        READ: ("user_code" if at else "unknown", f"waits for a file{call}", WEAK),
-        WRITE: ("user_code" if at else "unknown", f"is blocked in a write{call}", WEAK),
-        UNKNOWN: ("user_code" if at else "unknown", "is" if at else "is at an unknown place", WEAK),
+        COMPUTES: (
+            Kind.USER_CODE,
+            "computes",
+            STRONG if at and rank.stacks_from is StackSource.RANK else WEAK,
+        ),
+        SLEEPS: (Kind.USER_CODE, "sleeps", STRONG if at and rank.stacks_from is StackSource.RANK else WEAK),
+        FILE_LOCK: (Kind.LOCK, f"waits for a file lock{call}", STRONG),
+        WAIT: (Kind.CHILD, "waits for its child process", STRONG),
+        CONNECTION: (Kind.NETWORK, f"waits for a connection{call}", STRONG if at else WEAK),
+        PIPE: (Kind.USER_CODE, f"waits at a pipe or a terminal{call}", WEAK),
+        FIFO: (Kind.USER_CODE, f"waits for a process at the other end of a FIFO{call}", WEAK),
+        POLL: (Kind.NETWORK if at else Kind.UNKNOWN, "waits for a descriptor (poll)", WEAK),
+        FUTEX: (Kind.LOCK if at else Kind.UNKNOWN, "waits for a lock, or natively for a peer (futex)", WEAK),
+        READ: (Kind.USER_CODE if at else Kind.UNKNOWN, f"waits for a file{call}", WEAK),
+        WRITE: (Kind.USER_CODE if at else Kind.UNKNOWN, f"is blocked in a write{call}", WEAK),
+        UNKNOWN: (Kind.USER_CODE if at else Kind.UNKNOWN, "is" if at else "is at an unknown place", WEAK),
     }[wait]
     if _is_saving(rank.board) and wait in (READ, WRITE, FIFO, UNKNOWN):
-        kind, strength = "checkpoint_io", STRONG if wait else WEAK
-        text = (
-            f"waits for the storage of its checkpoint{call}" if wait else "is in its section 'checkpointing'"
-        )
+        kind, text, strength = Kind.CHECKPOINT_IO, f"waits for the storage of its checkpoint{call}", STRONG
+        if wait is UNKNOWN:
+            text, strength = "is in its section 'checkpointing'", WEAK
     return Activity(rank.rank, kind, f"{text}{where}", strength, at)
 
 
-def _waits_in(process: Process) -> str:
-    """One of the words above."""
+def _waits_in(process: Process) -> Wait:
     call, channel = process.system_call, process.wait_channel
     wait = _WAIT_OF_CALL.get(call.name, UNKNOWN)
     if wait in (READ, WRITE):
@@ -350,17 +366,19 @@ def _waits_in(process: Process) -> str:
             return CONNECTION
         if call.target is Target.CHILD_PIPE:
             return WAIT
-        if call.target is Target.FIFO or _channel(channel) == FIFO:
+        if call.target is Target.FIFO or _channel(channel) is FIFO:
             return FIFO
         is_pipe = call.target in (Target.PIPE, Target.TERMINAL)
-        return PIPE if is_pipe or (call.target is Target.UNKNOWN and _channel(channel) == PIPE) else wait
-    if wait and not (wait in (SLEEPS, FUTEX) and process.state == "R"):
+        return PIPE if is_pipe or (call.target is Target.UNKNOWN and _channel(channel) is PIPE) else wait
+    if wait is not UNKNOWN and not (wait in (SLEEPS, FUTEX) and process.state == "R"):
         return wait
-    return _channel(channel) or (COMPUTES if _is_computing(process) else UNKNOWN)
+    if (by_channel := _channel(channel)) is not UNKNOWN:
+        return by_channel
+    return COMPUTES if _is_computing(process) else UNKNOWN
 
 
-def _channel(name: str) -> str:
-    """The wait of a function of the kernel; '' where it is none of these."""
+def _channel(name: str) -> Wait:
+    """The wait of a function of the kernel."""
     return next((wait for wait, functions in _WAIT_OF_CHANNEL if functions.search(name)), UNKNOWN)
 
 
@@ -371,7 +389,7 @@ def waits_natively(rank: RankEvidence) -> bool:
 
 def is_computing(rank: RankEvidence) -> bool:
     """Whether the process uses a processor, as a wait for a GPU does too."""
-    return rank.process is not None and _waits_in(rank.process) == COMPUTES
+    return rank.process is not None and _waits_in(rank.process) is COMPUTES
 
 
 def _is_computing(process: Process) -> bool:

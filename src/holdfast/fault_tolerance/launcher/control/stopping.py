@@ -15,6 +15,8 @@ import logging
 import signal
 from dataclasses import replace
 
+from holdfast.incidents.classify import DYING, DYING_WITH_GPU
+
 from ..exit_codes import FAILED, Outcome, of_stop
 from . import messages as m
 from .agreed_stop import AgreedStop
@@ -193,11 +195,12 @@ def _was_stopped(rank: Rank) -> bool:
 def failed_ranks(node: Node) -> list[Rank]:
     """The ranks that failed or are about to, the first one first.
 
-    The kernel closes a process's connections before it has ended, with a GPU seconds before: the exceptions of its
-    peers may be the earlier ones.
+    This order names no culprit: that is the judge's, from the evidence of all nodes, seconds later. The exit code and
+    the next cycle record cannot wait for it, and need the exit of the rank that failed first. Of a rank that only lost
+    a peer the exception may be earlier than the end of that peer (`DYING`).
     """
     failed = [rank for rank in node.ranks.values() if rank.has_failed]
-    doubt = 10.0 if any(rank.status == -signal.SIGKILL for rank in failed) else 1.0
+    doubt = DYING_WITH_GPU if any(rank.status == -signal.SIGKILL for rank in failed) else DYING
     return sorted(failed, key=lambda rank: rank.began + doubt * rank.only_lost_peer)
 
 

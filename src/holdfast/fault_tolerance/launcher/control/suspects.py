@@ -23,7 +23,7 @@ RECENT = 16
 """Failures that are looked at."""
 LARGEST_DOMAIN = 1 / 3
 """The share of the nodes up to which a node domain can be suspect: failures of one in two nodes meet by chance."""
-_SURE = {LOW: 0, MEDIUM: 1, HIGH: 2}
+_SURE: dict[str, int] = {LOW: 0, MEDIUM: 1, HIGH: 2}
 _DEFAULTS = {each.name: each.default for each in fields(Failure)}
 
 
