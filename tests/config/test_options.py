@@ -204,7 +204,7 @@ def test_misspelt_variables_of_torchrun_are_told() -> None:
 
 
 def test_a_wrong_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever names it. What else is wrong: test_config_sources.py."""
+    """Whichever source names it. What else is wrong: test_config_sources.py."""
     path, line = yaml_file("other: 1\n"), "ft.yaml: no 'fault_tolerance' section"
     assert line in said(["--ft-cfg-path", path, "train.py"], capsys)
     assert line in said(["train.py"], capsys, {"FAULT_TOL_CFG_PATH": path})

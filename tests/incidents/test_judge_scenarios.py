@@ -177,7 +177,7 @@ def pipeline_disk() -> Case:
 
 
 def pipeline_spin() -> Case:
-    """Stage 1 computes for ever in its own code, on two nodes; stage 0 has passed the limit."""
+    """Stage 1 computes forever in its own code, on two nodes; stage 0 has passed the limit."""
     return two_nodes([
         rank(0, collectives=(transfer("recv", 1),)),
         rank(1, ("balance", "/workspace/aurora/router.py", 18), LINE, collectives=(transfer("recv", 0, "completed"),)),

@@ -382,7 +382,7 @@ def _account(
         noticed = latest if noticed is None else min(noticed, latest)
         failing = noticed - (incident.unnoticed_seconds if incident else 0.0)
         if incident and incident.kind == "node lost" and segment.active:
-            # Its last sign of life is older than its end; the others have stopped for want of it.
+            # Its last sign of life is older than its end; the others have stopped because it is missing.
             failing = max(failing, min(noticed, *segment.active.values()))
         if segment.trained is None:
             until(failing, "unknown" if not incident else "start-up" if number == 0 else "restart")
