@@ -143,7 +143,7 @@ def test_it_names_who_waits() -> None:
     job = trained(12)
     job.do(IS_STOPPED, WAITS)
     job.lasts(4.0)
-    assert job.signs[0][1].text.endswith("and ranks 1, 2, 3, 4, 5, 6, 7, 8 and others wait.")
+    assert job.signs[0][1].text.endswith("and ranks 1-11 wait.")
 
 
 def test_a_sign_is_told_as_long_as_it_holds() -> None:

@@ -271,12 +271,6 @@ def checkpoint_thread_is_innocent() -> Case:
     return case([zero, reached(1, 7, "started"), two, reached(3, 7, "started")])
 
 
-def gpu_hangs() -> Case:
-    """All have enqueued number 6; the GPU of rank 3 has not begun it: its own kernel does not end."""
-    sync = (("synchronize", f"{PACKAGES}/torch/cuda/__init__.py", 985), LINE)
-    return case([reached(number, 6, "scheduled" if number == 3 else "started", *sync) for number in range(4)])
-
-
 def other_size() -> Case:
     """Rank 6 gathers with another size."""
     ranks = []
@@ -284,15 +278,6 @@ def other_size() -> Case:
         gather = {"operation": "_all_gather_base", "sizes": "[[2048]]" if number == 6 else "[[1024]]"}
         ranks.append(reached(number, 90, "started", members=EIGHT, changes=gather))
     return case(ranks)
-
-
-def only_rank_0_evaluates() -> Case:
-    """The others are at the barrier already and one of them has passed the limit."""
-    busy = reached(
-        0, 80, "completed", ("decode", "/workspace/aurora/generate.py", 301), ("evaluate", APP, 400)
-    )
-    barrier = ("barrier", C10D, 4800), ("evaluate", APP, 420)
-    return case([busy, *(reached(number, 81, "started", *barrier) for number in (1, 2, 3))], passed=3)
 
 
 def watchdog_aborts() -> Case:
@@ -398,21 +383,6 @@ def expert_groups() -> Case:
     return case(ranks)
 
 
-def stopped() -> Case:
-    unasked = {
-        "no_stacks": Missing.STOPPED,
-        "no_collectives": Missing.STOPPED,
-        "stacks_from": StackSource.NONE,
-    }
-    one = rank(1, process=waiting("", "do_signal_stop", "T"), stacks=(), **unasked)
-    return case([reached(0, 6, "started"), one, reached(2, 6, "started"), reached(3, 6, "started")], passed=2)
-
-
-def ends_early() -> Case:
-    """Rank 3 has fewer batches and ends with 0; the others wait for it."""
-    return case([*(reached(number, 6, "started") for number in range(3)), gone(3, 0, 39.0)])
-
-
 def last_step_of_all() -> Case:
     """Rank 0 does not enter the barrier before the end: it uploads, in a child process."""
     waits = ("wait", f"{PYTHON}/subprocess.py", 1264), ("run", f"{PYTHON}/subprocess.py", 550)
@@ -435,9 +405,7 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (hook_on_autograd, 3, {"network"}),
     (checkpoint_thread, 1, {"checkpoint_io", "uninterruptible"}),
     (checkpoint_thread_is_innocent, 2, {"user_code"}),
-    (gpu_hangs, 3, {"missing_collective", "user_code"}),
     (other_size, 6, {"mismatched_collective"}),
-    (only_rank_0_evaluates, 0, {"user_code"}),
     (watchdog_aborts, 2, {"user_code"}),
     (illegal_access, 1, {"exception"}),
     (gil_on_the_other_node, 5, {"gil"}),
@@ -446,8 +414,6 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (event_loop_loads, 1, {"data_loading"}),
     (misleading_names, 1, {"user_code"}),
     (expert_groups, 2, {"lock"}),
-    (stopped, 1, {"stopped"}),
-    (ends_early, 3, {"early_exit"}),
     (last_step_of_all, 0, {"child"}),
 )
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from ..fault_tolerance.board import Snapshot
 from ..fault_tolerance.processes import proc
+from .rules.sentence import wait
 
 PERIOD = 0.5
 """Seconds between two samples."""
@@ -194,7 +195,7 @@ class EarlyDetection:
         if not waiting or not sample.reports or sample.silent < SILENT:
             return None
         which = f"Rank {sample.rank} (pid {sample.who[0]})"
-        waits = f"{_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'}"
+        waits = wait(waiting)
         if sample.state == "T":
             seen = f"stopped (state T) for {now - since:.1f} s, in {history.samples} samples without a context switch"
             return Sign(local_rank, since, f"{which} has been {seen}, and {waits}.")
@@ -215,11 +216,6 @@ class EarlyDetection:
         return [
             each.sample.rank for each in others if each.awake_since is not None and each.awake_since <= since
         ]
-
-
-def _ranks(waiting: list[int]) -> str:
-    named = f"rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting[:8]))}"
-    return f"{named}{' and others' if len(waiting) > 8 else ''}"
 
 
 # -- samples ---------------------------------------------------------------------------------------------------

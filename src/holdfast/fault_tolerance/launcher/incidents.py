@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import TooLate, UnderWay
 from holdfast.incidents.capture.context import NodeContext, Trigger
-from holdfast.incidents.evidence import AT_EXIT
+from holdfast.incidents.evidence import AT_EXIT, CRASH, HANG, TriggerKind
 from holdfast.journal.writer import Journal
 
 from ..processes import proc
@@ -156,7 +156,7 @@ class Incidents:
         from holdfast.incidents.capture.rank_probe import opened
 
         folder, known = os.path.dirname(self._boards.path(0)), self._known(group)
-        context, why = self._context, Trigger(trigger, rank)
+        context, why = self._context, Trigger(TriggerKind(trigger), rank)
         # A share of the time is for taking it, the rest for what has to be done with it.
         until = time.monotonic() + (0.9 if asks else 0.5) * seconds
 
@@ -276,7 +276,7 @@ class Incidents:
         kind, culprit = self._logged
         if not (self._file and kind):
             # Without what was captured: the ranks may have ended in another order since.
-            culprit = culprit_of(without_evidence(self._context, "crash"), group, failures)
+            culprit = culprit_of(without_evidence(self._context, CRASH), group, failures)
         return sorted(failures, key=lambda failure: failure.exit.rank != culprit)
 
     def conclude(
@@ -335,7 +335,7 @@ class Incidents:
                     found = load_spill(file)
             ready = None if found is None else found.mono + found.took
             if found is None:
-                found = replace(without_evidence(context, "hang" if file else "crash"), notes=(NOTHING,))
+                found = replace(without_evidence(context, HANG if file else CRASH), notes=(NOTHING,))
             notes = (*found.notes, *self._health())
             found = replace(found, reason=record.reason, lost_nodes=lost_nodes, notes=notes)
             found = completed(found, group, ended, memory)

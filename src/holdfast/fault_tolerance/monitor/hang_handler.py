@@ -233,7 +233,9 @@ class HangHandler:
             passed = {
                 each.who.rank: _passed_limit(each.passed, now) for each in self._overdue if not each.is_early
             }
-            trigger = EARLY if overdue.is_early else HANG
+            from holdfast.incidents.evidence import TriggerKind
+
+            trigger = TriggerKind(EARLY if overdue.is_early else HANG)
             capture.start(ranks, Trigger(trigger, overdue.who.rank, passed))
         return capture
 

@@ -67,11 +67,9 @@ def capture(
     )
 
 
-def without_evidence(context: NodeContext, trigger: str) -> NodeEvidence:
+def without_evidence(context: NodeContext, trigger: TriggerKind) -> NodeEvidence:
     """A node before anything was taken: which part of which job it is, now."""
-    return NodeEvidence(
-        trigger=TriggerKind(trigger), at=time.time(), mono=time.monotonic(), **asdict(context)
-    )
+    return NodeEvidence(trigger=trigger, at=time.time(), mono=time.monotonic(), **asdict(context))
 
 
 def judged(case: Case) -> Judgement:

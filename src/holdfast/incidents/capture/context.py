@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..evidence import PassedLimit
+    from ..evidence import PassedLimit, TriggerKind
 
 FILE = "place.json"
 
@@ -52,8 +52,7 @@ class NodeContext:
 class Trigger:
     """Why evidence is taken."""
 
-    kind: str
-    """One of `evidence.TriggerKind`."""
+    kind: TriggerKind
     accused: int | None = None
     """The rank that passed its limit, or ended."""
     passed: Mapping[int, PassedLimit] | None = None

@@ -324,13 +324,13 @@ def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
         is_at_store = view.activity.kind == RENDEZVOUS and any(
             P.place_of(frame) == P.STORE for frame in main_stack(view.evidence) or ()
         )
-        ranks["store" if is_at_store else view.activity.kind].append(view.rank)
+        ranks[Via.STORE if is_at_store else view.activity.kind].append(view.rank)
         if view.activity.operation == "init_process_group":
-            ranks["init"].append(view.rank)
+            ranks[Via.INIT].append(view.rank)
     for waiters, awaited, via in (
-        (RENDEZVOUS, "store", Via.STORE),
+        (RENDEZVOUS, Via.STORE, Via.STORE),
         (IN_COLLECTIVE, TEARDOWN, Via.TEARDOWN),
-        (IN_COLLECTIVE, "init", Via.INIT),
+        (IN_COLLECTIVE, Via.INIT, Via.INIT),
     ):
         if ranks[waiters] and ranks[awaited]:
             yield Edge(tuple(ranks[waiters]), tuple(ranks[awaited]), Strength.STRONG, via)
