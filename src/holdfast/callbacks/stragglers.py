@@ -201,12 +201,14 @@ class StragglerDetection:
         (making, give), self._making = self._making, None
         with self._logging_a_failure():
             report = making.answer(PATIENCE)
-            if report is not None:
-                started = perf_counter()
-                values = self._read(report)[2]
-                if values and self._settings.metrics:
+            if report is None:
+                return
+            started = perf_counter()
+            values = self._read(report)[2]
+            if values and self._settings.metrics:
+                with self._logging_a_failure():
                     give(values)
-                self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)
+            self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)
 
     def _decided(self, report: Report | None, started: float, give: Give) -> bool:
         """Whether the job stops, as rank 0 found and all ranks know."""
