@@ -30,7 +30,11 @@ KEEPERS = {
         "is at its exit",
     ),
     "atexit": ("atexit.register(hold)", "hold()"),
-    "child": ("multiprocessing.get_context('fork').Process(target=hold).start()", "its child process"),
+    # It ends by itself: what a rank that has succeeded leaves is waited for.
+    "child": (
+        "multiprocessing.get_context('fork').Process(target=time.sleep, args=(10,)).start()",
+        "its child process",
+    ),
     "pool": (
         "pool = ThreadPoolExecutor(2)\npool.submit(sys.exit)\npool.submit(hold)",
         "'ThreadPoolExecutor-0_",
