@@ -229,6 +229,15 @@ def test_a_job_that_goes_on_without_a_lost_node_has_its_own_end(tmp_path: Path) 
     assert read_job(str(write(story, tmp_path)), START + 500).end == "the job ended with exit code 0"
 
 
+def test_training_ends_with_the_program_of_the_last_rank() -> None:
+    story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(
+        110, "stop", cycle=0, reason="all ranks succeeded"
+    )
+    story.tell(111, "progress", cycle=0, reason="cycle_end", ranks=2, steps_most=9, sections={}, finished=6.0)
+    found = account(story.tell(112, "run_end").tell(114, "launcher_exit"))
+    assert spent(found) == {"start-up": 10, "training": 95, "stopping": 9}
+
+
 def test_an_attempt_begins_with_the_process_of_its_launcher() -> None:
     story = (
         trains(Story().tell(0, "run_start", age=0.0), 8, 0, 1)

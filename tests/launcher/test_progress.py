@@ -76,6 +76,7 @@ def test_event_has_every_field_of_a_cycle() -> None:
         "checkpoints": 2,
         "checkpoint_step": 1_400,
         "inactive": 3.0,
+        "finished": None,
     }
 
 

@@ -35,7 +35,7 @@ BUCKETS = MappingProxyType(
         "undetected": "from the last sign of life of a rank that failed until that was noticed; of a lost node, "
         "from when the others stopped",
         "restart": "from then, or from a stop for another reason, to the first step of the next cycle",
-        "stopping": "from a preemption, or the end of the last rank, to the launchers' end",
+        "stopping": "from a preemption, or the end of the last rank's program, to the launchers' end",
         "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume",
         "unknown": "what the journal does not show",
     }
@@ -57,7 +57,7 @@ PLANNED = frozenset(("preemption", "shutdown", "restart", "excluded"))
 KINDS = frozenset(
     (
         "run_start", "run_end", "cycle_start", "first_step", "first_heartbeat", "resume", "progress", "stop", "restart",
-        "preemption", "incident", "verdict", "rank_exit", "launcher_exit",
+        "preemption", "incident", "verdict", "launcher_exit",
     )
 )  # fmt: skip
 """The kinds of events that this is made of."""
@@ -73,8 +73,8 @@ class Segment:
     trained: float | None = None
     """When its first rank trained; unix seconds, as all times here."""
     stopped: float | None = None
-    exited: float | None = None
-    """When its last rank ended."""
+    finished: dict[str, float] = field(default_factory=dict)
+    """By node all of whose ranks came to the end of their program, when the last of them did."""
     active: dict[str, float] = field(default_factory=dict)
     """By node that ended it, until when all of its ranks showed activity."""
     sources: set[str] = field(default_factory=set)
@@ -296,15 +296,13 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
         elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
             segment.gone.update([event.source] if event.kind == "run_end" else [])
             if segment.stopped is None and (event.kind != "run_end" or segment.gone >= segment.sources):
-                ranks_ended = segment.exited if event.kind == "run_end" else None
-                segment.stopped = ranks_ended or now
-        elif event.kind == "rank_exit":
-            segment.exited = now
+                segment.stopped = now
         elif event.kind == "progress":
             progress.setdefault(place, {})[event.source] = event
-            took, steps, inactive = (event.get(name) for name in ("seconds", "step_rate", "inactive"))
-            if event.get("reason") == "cycle_end" and _is_amount(inactive):
-                segment.active[event.source] = now - inactive
+            took, steps = event.get("seconds"), event.get("step_rate")
+            for name, moments in ("inactive", segment.active), ("finished", segment.finished):
+                if event.get("reason") == "cycle_end" and _is_amount(ago := event.get(name)):
+                    moments[event.source] = now - ago
             if (
                 reporters.setdefault(place, event.source) == event.source
                 and _is_amount(took)
@@ -377,6 +375,8 @@ def _account(
         cycle = segment.cycle
         until(segment.begun, "start-up" if number == 0 else "restart")
         noticed = incident.t if incident else segment.stopped
+        if not incident and noticed is not None and segment.finished.keys() >= segment.sources:
+            noticed = min(noticed, max(segment.finished.values()))
         latest = ended if follows is None else follows
         is_open = noticed is None and follows is not None
         noticed = latest if noticed is None else min(noticed, latest)

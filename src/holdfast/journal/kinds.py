@@ -267,6 +267,7 @@ FIELDS: dict[str, dict[str, str]] = {
             "seconds since the last heartbeat, section edge or mark of the rank that has been inactive for "
             "longest; null before the first"
         ),
+        "finished": "seconds since the last rank came to the end of its program; null while one has not",
         "counted": (
             "true if steps are [optimizer steps](optimizer-steps.md) that were counted: they are numbered "
             "from the start of each process"

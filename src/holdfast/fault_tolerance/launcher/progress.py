@@ -85,6 +85,7 @@ class ProgressLog:
             "sections": _sections(now, boards.values()),
             **_checkpoints(boards.values()),
             "inactive": _inactive(now, boards.values()),
+            "finished": _finished(now, boards.values()),
             **({"counted": True} if counted else {}),  # as in `first_step`: from the start of each process
         }
 
@@ -136,3 +137,9 @@ def _inactive(now: float, boards: Iterable[Snapshot]) -> float | None:
     """Seconds since the last activity of the rank that has been inactive for longest: training had stopped by then."""
     last = min((board.last_activity_ns for board in boards if board.last_activity_ns), default=None)
     return None if last is None else round(max(0.0, now - last / SECOND), 3)
+
+
+def _finished(now: float, boards: Iterable[Snapshot]) -> float | None:
+    """Seconds since the last rank came to the end of its program; None while one of them has not."""
+    ends = [board.main_ended_ns for board in boards]
+    return round(max(0.0, now - max(ends) / SECOND), 3) if ends and all(ends) else None
