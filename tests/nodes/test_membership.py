@@ -126,7 +126,7 @@ if CYCLE == 0 and RANK == 3:
 def test_clock_that_is_ahead_is_found_before_the_ranks_start(cluster: Cluster, clock_ahead: str) -> None:
     script = cluster.script(TRAINS)
     a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead})
-    a.wait_for("journal in")
+    a.wait_for("waits for other nodes to join")  # its time is in the store
     b = cluster.launch("b", script)
     b.wait_for(r"health of this node: clock: the clock of node \S+ is [56]\d\.\d s ahead of this one")
     a.hear("trains", 0), b.hear("trains", 0)

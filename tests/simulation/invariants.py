@@ -175,8 +175,8 @@ class CheckedWorld(World):
         if not sick or any(each.touched & ODD for each in self.launchers):
             return
         late = self.now - 2.0 - 4 * self.scenario.latency
-        doubted = {name for name, _ in membership.doubts}
-        able = {name for name in asked if name not in doubted | self.left_at.keys()}
+        unfit = {name for name, _ in membership.unfit}
+        able = {name for name in asked if name not in unfit | self.left_at.keys()}
         able = {name for name in able if self.asked_at.get((cycle, name), self.now) < late}
         if unused := able - set(membership.names):
             raise Violation(f"4: cycle {cycle} has {sorted(sick)}, which are sick, and not {sorted(unused)}")

@@ -48,7 +48,7 @@ class NodeHealth:
         self._checks = Checks(wanted)
         self._lock = threading.Lock()  # held by one check after the other
         self._reported: dict[tuple[str, str], Finding] = {}
-        self._told: Health | None = None  # newest, if it was sick
+        self._posted: Health | None = None  # the newest, if it is sick
         self._cycle, self._next = 0, 0.0  # when the next check is due while ranks train, in monotonic seconds
         self._stops_waiting = threading.Event()
         self._pauses = 0  # begun or ended, since ranks were stopped
@@ -91,7 +91,7 @@ class NodeHealth:
             except Exception as error:
                 self._journal.record("launcher_error", what="the check of this node", error=repr(error))
             finally:
-                self._tell(cycle, is_asked=True)
+                self._post_health(cycle, is_asked=True)
 
         try:
             UnderWay(work)
@@ -115,7 +115,7 @@ class NodeHealth:
                 return  # the ranks were stopped meanwhile, and processes of the check may be missing
             is_full = any(each.check == STORAGE for each in found)
             self._report([*found, *(self._clock() if is_full else [])])
-            self._tell(cycle)
+            self._post_health(cycle)
 
         with suppress(RuntimeError):
             UnderWay(work)
@@ -147,13 +147,13 @@ class NodeHealth:
 
         return host.check_clock(self._wanted.node, swap)
 
-    def _tell(self, cycle: int, *, is_asked: bool = False) -> None:
+    def _post_health(self, cycle: int, *, is_asked: bool = False) -> None:
         """Post what makes this node sick in this cycle, if it has changed."""
         sick = [each for each in self._reported.values() if each.verdict == SICK]
         is_own = not sick or any(each.is_hardware or each.check == "command" for each in sick)
         health = Health(cycle, "; ".join(map(_safe, sick)), is_own)
-        told, self._told = self._told, health if sick else None
-        if is_asked or self._told != told:
+        before, self._posted = self._posted, health if sick else None
+        if is_asked or self._posted != before:
             self._post(health)
 
     def _report(self, found: list[Finding]) -> None:

@@ -195,19 +195,16 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     full = settings.most - settings.most % settings.segment
     if len(chosen) < full or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
+        limit = settings.last_call if len(joined) < settings.most else min(SPARES_WAIT, settings.last_call)
         if before:
             limit = SPARES_WAIT if new < record.waiting else 0.0
-        else:
-            limit = (
-                settings.last_call if len(joined) < settings.most else min(SPARES_WAIT, settings.last_call)
-            )
         if waited < limit:
             return actions
-    found = Membership(chosen, tuple(_doubts(node, suspected, sick, joined, names, now).items()))
+    found = Membership(chosen, tuple(_unfit_nodes(node, suspected, sick, joined, names, now).items()))
     return [*actions, *node.once(m.Cas(node.key("members"), "", found.encode()))]
 
 
-def _doubts(
+def _unfit_nodes(
     node: Node,
     suspected: Mapping[str, str],
     sick: Mapping[str, str],
@@ -316,7 +313,7 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
     settings, cycle, who = node.settings, node.record.cycle, f"node {node.name}"
     wanted = settings.nnodes.replace(":", " to ")
     if phase.is_spare and node.name in node.membership.left_out:
-        why = "it is sick" if dict(node.membership.doubts)[node.name] else "it is suspect"
+        why = "it is sick" if dict(node.membership.unfit)[node.name] else "it is suspect"
         text = f"has no place in cycle {cycle}, since {why}; it waits"
     elif phase.is_spare and node.nodes >= settings.most:
         text = f"is a spare: the job runs on {node.nodes} nodes, this one waits"
@@ -384,7 +381,7 @@ def changed_members(node: Node) -> list[Action]:
         return []
     members, cycle = node.membership, node.record.cycle
     actions: list[Action] = []
-    for name, why in members.doubts:
+    for name, why in members.unfit:
         if why:
             trains = name in members.names
             effect = "it trains, as no other node waits for its place" if trains else "it has no place"
@@ -400,7 +397,7 @@ def changed_members(node: Node) -> list[Action]:
         instead = members.names[number] if number < len(members.names) else ""
         instead = "" if instead in previous else instead
         text = f"node {instead} takes its place" if instead else "the others continue without it"
-        what = "sick" if dict(members.doubts)[name] else "suspect"
+        what = "sick" if dict(members.unfit)[name] else "suspect"
         actions.append(Log(f"node {name} is {what}: {text}"))
         fields = {"cycle": cycle - 1, "suspect": name}
         actions.append(journal("node_replaced", **fields, **({"instead": instead} if instead else {})))

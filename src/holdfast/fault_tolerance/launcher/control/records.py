@@ -161,7 +161,7 @@ class Membership:
     """The nodes that take part, in order."""
 
     members: tuple[Member, ...]
-    doubts: tuple[tuple[str, str], ...] = ()
+    unfit: tuple[tuple[str, str], ...] = ()
     """The suspected and sick nodes, with or without a place, and the suspected node domains without one; each with why
     it is sick, "" where past failures make it suspect."""
 
@@ -173,7 +173,7 @@ class Membership:
     @property
     def left_out(self) -> tuple[str, ...]:
         """The nodes and node domains that have no place because they are suspect or sick."""
-        return tuple(name for name, _ in self.doubts if name not in self.names)
+        return tuple(name for name, _ in self.unfit if name not in self.names)
 
     @property
     def world_size(self) -> int:
@@ -206,16 +206,16 @@ class Membership:
 
     def encode(self) -> str:
         """The value of the store."""
-        doubts = {"doubts": dict(self.doubts)} if self.doubts else {}
-        return encode({"members": [asdict(member) for member in self.members], **doubts})
+        unfit = {"unfit": dict(self.unfit)} if self.unfit else {}
+        return encode({"members": [asdict(member) for member in self.members], **unfit})
 
     @classmethod
     def decode(cls, text: str) -> Membership:
         """The reverse of :meth:`encode`."""
-        lines, doubts = (decode(text).get(name) for name in ("members", "doubts"))
+        lines, unfit = (decode(text).get(name) for name in ("members", "unfit"))
         lines = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
-        doubts = doubts.items() if isinstance(doubts, dict) else ()
-        return cls(tuple(map(Member.decode, lines)), tuple((name, str(why)) for name, why in doubts))
+        unfit = unfit.items() if isinstance(unfit, dict) else ()
+        return cls(tuple(map(Member.decode, lines)), tuple((name, str(why)) for name, why in unfit))
 
 
 @dataclass(frozen=True, slots=True)

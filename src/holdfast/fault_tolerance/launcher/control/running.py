@@ -243,7 +243,7 @@ def _may_join(node: Node, name: str, now: float) -> bool:
 def _watch_health(node: Node, now: float) -> list[Action]:
     """This node was found sick after the membership was formed: the others may be able to continue without it."""
     is_needed = node.nodes - 1 + node.waiting < node.settings.least
-    if not node.may_leave or is_needed or dict(node.membership.doubts).get(node.name):
+    if not node.may_leave or is_needed or dict(node.membership.unfit).get(node.name):
         return []
     return _form_anew(node, f"node {node.name} is sick: {node.health}", now)
 
