@@ -170,8 +170,11 @@ def test_waiting_for_an_answer_names_the_far_end(spawn: Spawner) -> None:
         rank = spawn.python(
             "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)", str(port)
         )
-        found = waits_in(rank.pid, "recvfrom")
-    assert (found.target, found.peer) == (Target.SOCKET, f"127.0.0.1:{port}")
+        with server.accept()[0]:
+            found = waits_in(rank.pid, "recvfrom")
+            of_a_rank = system_call(rank.pid, others=[rank.pid, os.getpid()])
+    assert (found.target, found.peer, found.pid) == (Target.SOCKET, f"127.0.0.1:{port}", 0)
+    assert of_a_rank.pid == os.getpid()
 
 
 @KNOWN_MACHINE

@@ -393,6 +393,71 @@ def last_step_of_all() -> Case:
     return case([zero, reached(1, 7, "started", ("barrier", C10D, 4800), LINE, members=[0, 1])], passed=1)
 
 
+def child_answers_nothing() -> Case:
+    """Rank 2 waits in a proxy of multiprocessing for an answer; the others are in a collective."""
+    calls = (
+        ("_recv", f"{PYTHON}/multiprocessing/connection.py", 395),
+        ("_callmethod", f"{PYTHON}/multiprocessing/managers.py", 818),
+        LINE,
+    )
+    process = waiting("read", "unix_stream_read_generic", target=Target.SOCKET)
+    process = replace(process, children=(Child(900, "python", "T"),))
+    ranks = [reached(number, 7, "started") for number in (0, 1, 3)]
+    return case([*ranks, reached(2, 6, "completed", *calls, process=process)], passed=2)
+
+
+def future_of_a_thread() -> Case:
+    """Rank 1 waits for a future, whose thread is blocked at a pipe."""
+    main = thread(
+        ("wait", THREADING, 327), ("result", f"{PYTHON}/concurrent/futures/_base.py", 451), LINE, MAIN
+    )
+    work = thread(
+        ("compress", "/workspace/aurora/pack.py", 12),
+        ("run", f"{PYTHON}/concurrent/futures/thread.py", 58),
+        ("_worker", f"{PYTHON}/concurrent/futures/thread.py", 83),
+        name="pack_0",
+        tid=5,
+    )
+    kernel = (
+        KernelThread(1, "python", "S", "futex_do_wait"),
+        KernelThread(5, "pack", "S", "anon_pipe_write"),
+    )
+    process = replace(waiting("futex", "futex_do_wait"), threads=kernel)
+    one = reached(1, 2, "completed", members=[0, 1], stacks=(main, work), process=process)
+    return case([reached(0, 3, "started", members=[0, 1]), one], passed=1)
+
+
+def far_end_is_a_rank() -> Case:
+    """Rank 1 waits for an answer of a thread of rank 0, whose main thread waits in the next collective."""
+    asks = waiting(
+        "recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="127.0.0.1:4", pid=7000
+    )
+    ranks = [reached(number, 7, "started") for number in (0, 2, 3)]
+    return case([*ranks, reached(1, 6, "completed", process=asks)], passed=1)
+
+
+def far_end_waits_for_another() -> Case:
+    """As before, and rank 3 computes: rank 0 waits for that one, and cannot answer before."""
+    asks = waiting(
+        "recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="127.0.0.1:4", pid=7000
+    )
+    one, three = reached(1, 6, "completed", process=asks), reached(3, 6, "completed", ("solve", APP, 9))
+    return case([reached(0, 7, "started"), one, reached(2, 7, "started"), three], passed=3)
+
+
+def torch_says_timed_out() -> Case:
+    """`Work.wait(timeout)` raises on all ranks but the one that is stopped."""
+    message = "Operation timed out!"
+    ranks = [gone(number, 1, 1.0, raised=raised_as("RuntimeError", message, "", 1.1)) for number in (0, 1, 2)]
+    return case([*ranks, rank(3, process=waiting("futex", state="T"))], passed=3)
+
+
+def all_raise_the_same() -> Case:
+    """Of ranks that raise the same at one moment, none is the cause."""
+    nan = raised_as("FloatingPointError", "the loss is NaN", "", 1.0)
+    return case([gone(number, 1, 0.9 + number / 100, raised=nan) for number in FOUR])
+
+
 SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (tensor_and_data_parallel, 5, {"lock", "user_code", "missing_collective"}),
     (pipeline_disk, 2, {"uninterruptible"}),
@@ -415,6 +480,12 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (misleading_names, 1, {"user_code"}),
     (expert_groups, 2, {"lock"}),
     (last_step_of_all, 0, {"child"}),
+    (child_answers_nothing, 2, {"child"}),
+    (future_of_a_thread, 1, {"user_code"}),
+    (far_end_is_a_rank, 0, {"network"}),
+    (far_end_waits_for_another, 3, {"user_code"}),
+    (torch_says_timed_out, 3, {"stopped"}),
+    (all_raise_the_same, None, {"exception"}),
 )
 
 

@@ -135,7 +135,7 @@ def test_a_rank_that_was_told_to_end_is_no_cause() -> None:
 
 
 def test_two_at_the_same_moment_are_not_told_apart_for_certain() -> None:
-    verdict = judge(crash(raised(0, "ValueError", "x", ago=0.50), raised(1, "ValueError", "x", ago=0.45)))
+    verdict = judge(crash(raised(0, "ValueError", "x", ago=0.50), raised(1, "ValueError", "y", ago=0.45)))
 
     assert short(verdict) == (0, "exception", MEDIUM)
 

@@ -25,7 +25,8 @@ LOST_PEER = re.compile(
 _TIMED_OUT = re.compile(
     r"timed out waiting \d|watchdog caught collective|collective operation timeout|wait timeout after|"
     r"timed out (after|in) .*(barrier|collective|store|rendezvous)|failed to pass monitoredBarrier|"
-    r"timed out waiting for clients|socket timeout|wait for .* timed out|operations have failed or timed out",
+    r"timed out waiting for clients|socket timeout|wait for .* timed out|operations have failed or timed out|"
+    r"^RuntimeError: operation timed out!",
     re.IGNORECASE,
 )
 _MISMATCH = re.compile(

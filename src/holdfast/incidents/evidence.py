@@ -196,6 +196,7 @@ class SystemCall:
             facts = {
                 Target.LOCK: f"held by pid {self.pid}",
                 Target.CHILD_PIPE: f"shared with pid {self.pid}",
+                Target.SOCKET: f"{facts}, of pid {self.pid}",
             }.get(self.target, facts)
         path = self.path or (f"pid {self.pid}" if self.target is Target.PROCESS and self.pid else "")
         return " ".join(part for part in (self.name, path, f"({facts})" if facts else "") if part)

@@ -127,6 +127,7 @@ class Via(Code):
     INIT = "init", "its start"
     TEARDOWN = "teardown", "the end of its process groups"
     LOCK = "lock", "the kernel's locks"
+    SOCKET = "socket", "a connection between two processes of the node"
     EXIT = "exit", "its exit"
     STACK = "stack"
     """Only that they wait: nothing shows for which rank."""

@@ -122,7 +122,9 @@ def gather(
         share = max(0.5 if probe.who.rank == first else 0.0, 1 / (len(alive) - number))
         _safely(probe, partial(probe.add_threads, time.monotonic() + left * share, counters=pause > 0))
         if time.monotonic() < until:
-            threads.append(_thread(probe, partial(probe.probe_closer, until, pause), probe.pid))
+            others = [each.pid for each in alive if each is not probe]
+            closer = partial(probe.probe_closer, until, pause, others)
+            threads.append(_thread(probe, closer, probe.pid))
     if pause > 0 and alive:
         time.sleep(max(min(pause, (until - time.monotonic()) * _MOST_OF_THE_TIME), 0.0))
         for probe in alive:

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -180,14 +180,14 @@ class RankProbe:
 
     # -- what may wait: for threads -------------------------------------------------------------------------------
 
-    def probe_closer(self, until: float, pause: float) -> None:
+    def probe_closer(self, until: float, pause: float, others: Sequence[int] = ()) -> None:
         """What it waits in, its files, its children's command lines, and what it reads within `pause`.
 
-        Nothing is begun after `until`.
+        Nothing is begun after `until`. `others` are the processes of the node's other ranks.
         """
         pid, channel = self.pid, self._first.wait_channel if self._first else ""
         before, began = procfs.bytes_read(pid), time.monotonic()
-        self._system_call = system_call(pid, channel, self._children)
+        self._system_call = system_call(pid, channel, self._children, others)
         if time.monotonic() < until:
             self._kernel_stack = kernel_stack(pid)
         if time.monotonic() < until:

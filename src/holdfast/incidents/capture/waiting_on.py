@@ -92,13 +92,19 @@ def call(text: str, machine: str) -> tuple[str, tuple[int, ...]]:
     return NAMES.get(machine, {}).get(number, f"number {number}"), tuple(arguments)
 
 
-def system_call(pid: int, wait_channel: str = "", family: Callable[[], Sequence[int]] = tuple) -> SystemCall:
+def system_call(
+    pid: int,
+    wait_channel: str = "",
+    family: Callable[[], Sequence[int]] = tuple,
+    others: Sequence[int] = (),
+) -> SystemCall:
     """What the main thread waits in; without a name while it computes.
 
     Args:
         pid: The process.
         wait_channel: The kernel's function in which it sleeps; that of a FIFO is the only sign of one.
         family: Finds processes one of which may have the other end of a pipe: its children.
+        others: The other ranks of the node, one of which may have the other end of a TCP connection.
     """
     name, arguments = call(content(f"/proc/{pid}/syscall"), os.uname().machine)
     found = SystemCall(name)
@@ -108,7 +114,7 @@ def system_call(pid: int, wait_channel: str = "", family: Callable[[], Sequence[
     if name in OPENING and wait_channel in _OPENS_FIFO:
         return replace(found, target=Target.FIFO)
     if name in EVENTS and arguments:
-        connected = ((path, _far_end(pid, path)) for path in _sockets_of(pid, arguments[0]))
+        connected = ((path, _far_end(pid, path)[0]) for path in _sockets_of(pid, arguments[0]))
         path, peer = next((each for each in connected if each[1]), ("", ""))
         return replace(found, path=path, peer=peer, target=target_of(path))
     if name not in ON_A_DESCRIPTOR or not arguments or arguments[0] > _INT_MAX:
@@ -120,7 +126,8 @@ def system_call(pid: int, wait_channel: str = "", family: Callable[[], Sequence[
     if found.target is Target.FILE and _IN_PIPE.match(wait_channel):
         return replace(found, target=Target.FIFO)
     if found.target is Target.SOCKET:
-        return replace(found, peer=_far_end(pid, path))
+        peer, inode = _far_end(pid, path)
+        return replace(found, peer=peer, pid=_sharer(f"socket:[{inode}]", others) if inode else 0)
     if found.target is Target.PIPE and (child := _sharer(path, family())):
         return replace(found, target=Target.CHILD_PIPE, pid=child)
     return found
@@ -139,15 +146,17 @@ def _sockets_of(pid: int, descriptor: int) -> list[str]:
     return [path for path in found if target_of(path) is Target.SOCKET]
 
 
-def _far_end(pid: int, path: str) -> str:
-    """Of a TCP connection: `10.0.0.7:29500`; '' where it is none."""
+def _far_end(pid: int, path: str) -> tuple[str, str]:
+    """Of a TCP connection: its address, `10.0.0.7:29500`, and its inode where it is on this machine; '' for none."""
     inode = path[len("socket:[") : -1]
     for name in ("tcp", "tcp6"):
-        for line in content(f"/proc/{pid}/net/{name}").splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[9] == inode and fields[3] != LISTENS:
-                return address(fields[2])
-    return ""
+        lines = (line.split() for line in content(f"/proc/{pid}/net/{name}").splitlines()[1:])
+        connections = [fields for fields in lines if len(fields) > 9 and fields[3] != LISTENS]
+        for near in connections:
+            if near[9] == inode:
+                back = next((far[9] for far in connections if far[1:3] == [near[2], near[1]]), "")
+                return address(near[2]), back
+    return "", ""
 
 
 def _sharer(path: str, family: Sequence[int]) -> int:

@@ -1,11 +1,11 @@
 """Who is to blame: the rules, in their order, the first that applies. Pure.
 
-1. A rank failed by itself: the first one.
+1. A rank failed by itself: the first one; none where others raised the same at that moment.
 2. The launchers lost a node.
 3. All ranks move: by their boards, or from one collective to the next.
 4. A rank cannot run: stopped, gone, blocked in the kernel.
 5. A rank ended with 0 while others wait for it.
-6. A rank holds a file lock for which others wait.
+6. A rank holds a file lock, or has the other end of a connection, for which others wait.
 7. A rank is in no collective, while others wait in one. Of several: the awaited, the motionless, the earliest.
 8. No rank waits for another.
 9. All wait: one is in another collective, or never came to the one of the others.
@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from ..classify import DYING, DYING_WITH_GPU
+from ..evidence import Nature
 from ..verdict import (
     HIGH,
     IN_COLLECTIVE,
@@ -87,6 +88,12 @@ def _failed(job: JobView, ends: Sequence[End]) -> Verdict | None:
         first = next((other for other in rivals if other.rank.rank in job.accused), first)
         rivals = [other for other in causes if other is not first]
     victims = [end.rank.rank for end in ends if end is not first and end.role is not Role.DONE]
+    raised = first.rank.raised
+    if rivals and raised and raised.nature is Nature.OWN and {end.text for end in rivals} == {first.text}:
+        same = [end.rank.rank for end in (first, *rivals)]
+        followers = sorted({first.rank.rank, *victims} - set(same))
+        followed = f"; {ranks(followers)} followed" if followers else ""
+        return against_nobody(first.kind, f"{ranks(same)} each {first.text}{followed}", MEDIUM, followers)
     confidence = MEDIUM if rivals else first.confidence
     dying = DYING_WITH_GPU if first.rank.exit and first.rank.exit.status == -signal.SIGKILL else DYING
     if any(end.role in COLLATERAL and first.when - end.when > dying for end in ends):
@@ -237,7 +244,9 @@ def _outside(job: JobView) -> Verdict | None:
     """Ranks that wait for no peer, while others do."""
     if not job.outside or not (job.waiters or job.done):
         return None
-    culprit, by_evidence = _chosen(job, job.outside)
+    held_up = {rank for edge in job.edges if edge.via in _HELD for rank in edge.waiters}
+    free = [view for view in job.outside if view.rank not in held_up]
+    culprit, by_evidence = _chosen(job, free or job.outside)
     doing, is_alone = culprit.activity, len(job.outside) == 1
     kind, text = doing.kind, f"it {doing.text}"
     if doing.strength is Strength.WEAK and (found := _all_wait(job)) is not None and found.rank is not None:
@@ -275,14 +284,29 @@ def _may_wait_for_peer(job: JobView, culprit: RankView) -> bool:
     return culprit.may_wait_for_gpu or (culprit.activity.kind == Kind.LOCK and not is_proven)
 
 
-def _holder_of_a_lock(job: JobView) -> Verdict | None:
-    outside = {view.rank: view for view in job.outside}
+_HELD = {
+    Via.LOCK: (Kind.LOCK, "holds the file lock for which"),
+    Via.SOCKET: (Kind.NETWORK, "has the other end of the connection on which"),
+}
+
+
+def _holder(job: JobView) -> Verdict | None:
+    """Of something for which others of its node wait.
+
+    The far end of a connection may wait in a collective: for those, unless another rank is in no collective either.
+    """
+    living, outside = {view.rank: view for view in job.living}, {view.rank for view in job.outside}
     for edge in job.edges:
-        if edge.via is Via.LOCK and (holder := outside.get(edge.awaited[0])) is not None:
-            text = f"holds the file lock for which {wait(edge.waiters)}: it {holder.activity.text}"
-            victims = {*job.waiters, *edge.waiters}
-            kind = Kind.LOCK if holder.activity.kind == Kind.UNKNOWN else holder.activity.kind
-            return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
+        holder = living.get(edge.awaited[0]) if edge.via in _HELD else None
+        may_wait = edge.via is Via.SOCKET and outside <= set(edge.waiters)
+        if holder is None or not (holder.rank in outside or may_wait):
+            continue
+        kind, what = _HELD[edge.via]
+        if holder.rank in outside and holder.activity.kind != Kind.UNKNOWN:
+            kind = holder.activity.kind
+        text = f"{what} {wait(edge.waiters)}: it {holder.activity.text}"
+        victims = {*job.waiters, *edge.waiters}
+        return against(holder.evidence, kind, text, _bounded(job, MEDIUM, holder), victims)
     return None
 
 
@@ -388,7 +412,7 @@ _RULES: tuple[Callable[[JobView], Verdict | None], ...] = (
     _all_move,
     _cannot_run,
     _ended_early,
-    _holder_of_a_lock,
+    _holder,
     _outside,
     _no_rank_waits,
     _all_wait,

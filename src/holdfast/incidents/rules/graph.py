@@ -147,7 +147,7 @@ class JobView:
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """Which ranks wait for which, the strongest edges first."""
-        found = [*self.direct, *_by_lock(self.living)]
+        found = [*self.direct, *_by_holder(self.living)]
         if self.waiting and self.outside:
             strength = max(view.activity.strength for view in self.waiting)
             awaited = tuple(view.rank for view in self.outside)
@@ -336,14 +336,19 @@ def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
             yield Edge(tuple(ranks[waiters]), tuple(ranks[awaited]), Strength.STRONG, via)
 
 
-def _by_lock(living: Sequence[RankView]) -> Iterator[Edge]:
-    """The process that has the file lock for which others of its node wait."""
+HELD = {Target.LOCK: Via.LOCK, Target.SOCKET: Via.SOCKET}
+"""What another process of the node may have of which a system call waits."""
+
+
+def _by_holder(living: Sequence[RankView]) -> Iterator[Edge]:
+    """The process that has the file lock, or the far end of the connection, for which others of its node wait."""
     pids = {(view.evidence.node, view.evidence.pid): view.rank for view in living}
-    waiters: Mapping[int, list[int]] = defaultdict(list)
+    waiters: Mapping[tuple[int, Via], list[int]] = defaultdict(list)
     for view in living:
         call = view.evidence.process.system_call if view.evidence.process else None
-        holder = pids.get((view.evidence.node, call.pid)) if call and call.target is Target.LOCK else None
-        if holder is not None and holder != view.rank:
-            waiters[holder].append(view.rank)
-    for holder, ranks in sorted(waiters.items()):
-        yield Edge(tuple(ranks), (holder,), Strength.PROOF, Via.LOCK)
+        via = HELD.get(call.target) if call else None
+        holder = pids.get((view.evidence.node, call.pid)) if call and via else None
+        if holder is not None and via is not None and holder != view.rank:
+            waiters[holder, via].append(view.rank)
+    for (holder, via), ranks in sorted(waiters.items()):
+        yield Edge(tuple(ranks), (holder,), Strength.PROOF, via)

@@ -57,7 +57,7 @@ _PLACES = tuple(
         (LOADER, r"torch/utils/data/|torchdata/|webdataset/|streaming/base/|nvidia/dali/", r".*"),
         (CHECKPOINT, r"torch/serialization\.py$|torch/distributed/checkpoint/|safetensors/", r".*"),
         (CHECKPOINT, r"holdfast/checkpoints/|lightning/fabric/plugins/io/", r".*"),
-        (CHILD, r"subprocess\.py$|multiprocessing/(popen_\w+|process|pool)\.py$", r".*"),
+        (CHILD, r"subprocess\.py$|multiprocessing/(popen_\w+|process|pool|connection|managers)\.py$", r".*"),
         (NETWORK, r"(socket|ssl|socketserver|ftplib|smtplib|imaplib)\.py$", r".*"),
         (NETWORK, r"(http|urllib|urllib3|requests|httpx|httpcore|aiohttp|websockets?|xmlrpc)/", r".*"),
         (NETWORK, r"(botocore|boto3|s3transfer|s3fs|gcsfs|fsspec|grpc|redis|paramiko|wandb|mlflow)/", r".*"),
@@ -67,7 +67,7 @@ _PLACES = tuple(
             r"threading\.py$",
             r"wait|wait_for|acquire|join|_wait_for_tstate_lock|__enter__|_acquire_restore",
         ),
-        (LOCK, r"queue\.py$|multiprocessing/(synchronize|queues|connection|managers)\.py$", r".*"),
+        (LOCK, r"queue\.py$|multiprocessing/(synchronize|queues)\.py$", r".*"),
         (
             LOCK,
             r"concurrent/futures/|torch/utils/file_baton\.py$|filelock/|fasteners/|portalocker/|asyncio/(locks|queues)\.py$",

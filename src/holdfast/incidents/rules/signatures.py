@@ -13,7 +13,17 @@ from dataclasses import replace
 from enum import Enum
 
 from ...fault_tolerance.board.values import CHECKPOINTING
-from ..evidence import BoardFacts, Frame, Missing, Process, RankEvidence, StackSource, Target, Thread
+from ..evidence import (
+    BoardFacts,
+    Frame,
+    Missing,
+    Process,
+    RankEvidence,
+    StackSource,
+    SystemCall,
+    Target,
+    Thread,
+)
 from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Kind, Strength
 from . import places as P
 from . import recorder
@@ -226,8 +236,7 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
     """Autograd runs the program's hooks on threads of its own, which Python did not start."""
     for thread in rank.stacks:
         if not thread.main and _is_hook(thread):
-            alone = replace(rank, process=None, stacks=(replace(thread, main=True),))
-            found = _of_stack(alone) or _of_kernel(alone, "")
+            found = _of_thread(replace(rank, process=None), thread)
             return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
     process = rank.process
     if process is not None and _is_computing(process):
@@ -295,7 +304,8 @@ _BLOCKING = (
 
 
 def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
-    """A main thread that waits for a lock may wait for a thread of its own, which saves a checkpoint or loads data."""
+    """A main thread that waits for a lock may wait for a thread of its own: one that saves a checkpoint or loads data,
+    or the only one that works for a future."""
     if found.kind != Kind.LOCK:
         return found
     kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
@@ -311,7 +321,39 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
             kind = Kind.DATA_LOADING if P.LOADER in places else Kind.CHECKPOINT_IO
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
+    if any("concurrent/futures/" in frame.file for frame in main_stack(rank) or ()):
+        working = [thread for thread in rank.stacks if not thread.main and _works_for_a_future(thread)]
+        if len(working) == 1:
+            done = _of_thread(rank, working[0])
+            text = f"{found.text}; its thread {short(working[0].name, 30)!r} {done.text}"
+            return replace(done, text=text, place=found.place)
     return found
+
+
+def _works_for_a_future(thread: Thread) -> bool:
+    return any(
+        P.function_of(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py")
+        for frame in thread.frames
+    )
+
+
+def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
+    """What another thread than the main one does, by its stack and the kernel's function in which it sleeps."""
+    process = rank.process
+    seen = next((each for each in process.threads if each.tid == thread.tid), None) if process else None
+    if process is not None and seen is not None:
+        process = replace(
+            process,
+            state=seen.state,
+            cpu=seen.cpu,
+            wait_channel=seen.wait_channel,
+            system_call=SystemCall(),
+            threads=(seen,),
+        )
+    else:
+        process = None
+    alone = replace(rank, process=process, stacks=(replace(thread, main=True),))
+    return _of_stack(alone) or _of_kernel(alone, "")
 
 
 def _is_saving(board: BoardFacts | None) -> bool:
