@@ -393,6 +393,20 @@ def last_step_of_all() -> Case:
     return case([zero, reached(1, 7, "started", ("barrier", C10D, 4800), LINE, members=[0, 1])], passed=1)
 
 
+def asks_its_simulator() -> Case:
+    """Rank 0 waits for an answer of a child, by a connection of multiprocessing."""
+    connection = f"{PYTHON}/multiprocessing/connection.py"
+    asks = (
+        ("_recv", connection, 378),
+        ("recv", connection, 250),
+        ("ask", "/workspace/aurora/world.py", 7),
+        LINE,
+    )
+    pipe = waiting("read", "pipe_read", target=Target.CHILD_PIPE, pid=990)
+    zero = reached(0, 6, "completed", *asks, members=[0, 1], process=pipe)
+    return case([zero, reached(1, 7, "started", members=[0, 1])], passed=1)
+
+
 SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (tensor_and_data_parallel, 5, {"lock", "user_code", "missing_collective"}),
     (pipeline_disk, 2, {"uninterruptible"}),
@@ -415,6 +429,7 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (misleading_names, 1, {"user_code"}),
     (expert_groups, 2, {"lock"}),
     (last_step_of_all, 0, {"child"}),
+    (asks_its_simulator, 0, {"child"}),
 )
 
 

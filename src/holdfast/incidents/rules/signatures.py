@@ -268,8 +268,9 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place
         return Activity(
             rank.rank, Kind.CHECKPOINT_IO, f"waits for a checkpoint's storage in {inside}", STRONG, own
         )
+    is_childs_pipe = rank.process is not None and rank.process.system_call.target is Target.CHILD_PIPE
     for place, kind, text in _BLOCKING:
-        if place in before_own:
+        if place in before_own or (place is P.CHILD and is_childs_pipe and P.LOCK in before_own):
             return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}", STRONG, own))
     if P.EVENTS in before_own:
         peer = rank.process.system_call.peer if rank.process else ""
