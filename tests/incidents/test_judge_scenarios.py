@@ -393,6 +393,13 @@ def last_step_of_all() -> Case:
     return case([zero, reached(1, 7, "started", ("barrier", C10D, 4800), LINE, members=[0, 1])], passed=1)
 
 
+def absent_from_a_monitored_barrier() -> Case:
+    """Rank 0 reports that rank 2 was absent, which sleeps; rank 1 may wait for its GPU."""
+    error = raised_as("RuntimeError", "Rank 2 failed to pass monitoredBarrier in 30000 ms", "", 0.2)
+    two = rank(2, ("poll", "/workspace/aurora/license.py", 70), LINE, process=SLEEP)
+    return case([gone(0, 1, 0.1, raised=error), rank(1), two], TriggerKind.CRASH)
+
+
 def asks_its_simulator() -> Case:
     """Rank 0 waits for an answer of a child, by a connection of multiprocessing."""
     connection = f"{PYTHON}/multiprocessing/connection.py"
@@ -429,6 +436,7 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (misleading_names, 1, {"user_code"}),
     (expert_groups, 2, {"lock"}),
     (last_step_of_all, 0, {"child"}),
+    (absent_from_a_monitored_barrier, 2, {"user_code"}),
     (asks_its_simulator, 0, {"child"}),
 )
 
