@@ -458,6 +458,27 @@ def all_raise_the_same() -> Case:
     return case([gone(number, 1, 0.9 + number / 100, raised=nan) for number in FOUR])
 
 
+def absent_from_a_monitored_barrier() -> Case:
+    """Rank 0 reports that rank 2 was absent, which sleeps; rank 1 may wait for its GPU."""
+    error = raised_as("RuntimeError", "Rank 2 failed to pass monitoredBarrier in 30000 ms", "", 0.2)
+    two = rank(2, ("poll", "/workspace/aurora/license.py", 70), LINE, process=SLEEP)
+    return case([gone(0, 1, 0.1, raised=error), rank(1), two], TriggerKind.CRASH)
+
+
+def asks_its_simulator() -> Case:
+    """Rank 0 waits for an answer of a child, by a connection of multiprocessing."""
+    connection = f"{PYTHON}/multiprocessing/connection.py"
+    asks = (
+        ("_recv", connection, 378),
+        ("recv", connection, 250),
+        ("ask", "/workspace/aurora/world.py", 7),
+        LINE,
+    )
+    pipe = waiting("read", "pipe_read", target=Target.CHILD_PIPE, pid=990)
+    zero = reached(0, 6, "completed", *asks, members=[0, 1], process=pipe)
+    return case([zero, reached(1, 7, "started", members=[0, 1])], passed=1)
+
+
 SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (tensor_and_data_parallel, 5, {"lock", "user_code", "missing_collective"}),
     (pipeline_disk, 2, {"uninterruptible"}),
@@ -486,6 +507,8 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (far_end_waits_for_another, 3, {"user_code"}),
     (torch_says_timed_out, 3, {"stopped"}),
     (all_raise_the_same, None, {"exception"}),
+    (absent_from_a_monitored_barrier, 2, {"user_code"}),
+    (asks_its_simulator, 0, {"child"}),
 )
 
 

@@ -145,7 +145,10 @@ def _collateral(job: JobView, ends: Sequence[End], living: Verdict) -> Verdict |
     if named is not None:
         known = living if living.rank == named.rank else None
         text = f"did not come to the barrier, as torch reports; {named.activity.text or 'its activity is not known'}"
-        kind, confidence = (known.kind, known.confidence) if known else (Kind.MISSING_COLLECTIVE, MEDIUM)
+        is_outside = named in job.outside and named.activity.strength > Strength.WEAK
+        kind, confidence = named.activity.kind if is_outside else Kind.MISSING_COLLECTIVE, MEDIUM
+        if known:
+            kind, confidence = known.kind, known.confidence
         return against(named.evidence, kind, text, confidence, numbers)
     early = [view for view in job.done if view.rank not in numbers]
     if early and len(early) <= len(failed):
