@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.autoresume import chain, command
 from holdfast.autoresume.outcome import Account, Cause, Evidence, Kind, Scheduler, ending_of
 from holdfast.autoresume.policy import State
-from holdfast.autoresume.run_dir import FLAG_VARIABLE
+from holdfast.callbacks.completion import FLAG_VARIABLE
 
 CRASH = Account(Cause("killed by SIGSEGV", "gpu-3", 1, "crash"), started=True)
 TOLD = Account(preempted_by="SIGTERM", started=True)

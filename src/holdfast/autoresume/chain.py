@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..callbacks.completion import FLAG_VARIABLE
 from ..fault_tolerance.errors import ConfigError
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import proc
@@ -26,7 +27,7 @@ from .command import MARK, NUMBER, STOPS, Cancelled, Command, Signals, await_end
 from .ledger import Attempt, Chain
 from .outcome import PREEMPTED_CODE, SHUT_DOWN_CODE, Ending, Evidence, Kind, ending_of
 from .policy import Decision, Limits, State, decide
-from .run_dir import FLAG_VARIABLE, LedgerFile, Standing, read_account, say
+from .run_dir import LedgerFile, Standing, read_account, say
 
 CANNOT_EXECUTE = 126
 """As a shell has it."""
