@@ -43,7 +43,7 @@ DOES = {
     "join": "lock",
     "queue": "lock",
     "future": "lock",
-    "mp_queue": "lock",
+    "mp_queue": "child",
     "lock": "lock",
     "flock": "lock",
     "child": "child",
