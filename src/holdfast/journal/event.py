@@ -63,8 +63,9 @@ class Event:
     def seconds(self, name: str) -> float:
         """A field that is a duration, 0 or more; 0 where it is none."""
         value = self.fields.get(name)
-        is_known = isinstance(value, (int, float)) and math.isfinite(value)
-        return round(max(0.0, float(value)), 3) if is_known else 0.0
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            return round(max(0.0, float(value)), 3)
+        return 0.0
 
 
 def encode(kind: str, fields: Mapping[str, Any], *, t: float, mono: float, node: str) -> bytes:
