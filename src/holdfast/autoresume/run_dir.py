@@ -39,7 +39,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from enum import Enum
 from typing import Any
 
-from ..callbacks.completion import FLAG_VARIABLE
+from ..callbacks.completion import FLAG_VARIABLE as FLAG_VARIABLE
 from ..checkpoints.atomic import flush
 from ..fault_tolerance.errors import ConfigError, HoldfastError
 from ..fault_tolerance.processes import proc

@@ -1,6 +1,6 @@
-"""Validates or tests `TinyModel` on two ranks, and trains nothing. In the first cycle rank 1 hangs in a batch.
+"""Validates with one callback, then tests with the other, on two ranks, and trains nothing. Argument: a folder.
 
-Arguments: a folder, `validate` or `test`, a callback.
+Rank 1 hangs in a batch, in the first cycle of the validation, in the second one of the test.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ import bare_lightning  # noqa: F401, before all that loads Lightning
 import lightning.pytorch as pl
 from lightning.pytorch.strategies import DDPStrategy
 
-from holdfast import ptl_resiliency
+from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 from tests.ptl_resiliency.conftest import TinyModel, quiet_arguments
 
-FOLDER, WHAT, KIND = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-RANK = int(os.environ["RANK"])
+FOLDER = Path(sys.argv[1])
+RANK, CYCLE = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
 
 
 class Hanging(TinyModel):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if RANK == 1 and CYCLE == "0":
             os.kill(os.getpid(), signal.SIGSTOP)
         super().validation_step(batch, batch_idx)
 
-    test_step = validation_step
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        if RANK == 1 and CYCLE == "1":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        super().test_step(batch, batch_idx)
 
 
-callback = getattr(ptl_resiliency, KIND)(exp_dir=FOLDER / "state")
 arguments = {**quiet_arguments(FOLDER), "devices": 2}
-job = pl.Trainer(callbacks=[callback], strategy=DDPStrategy(process_group_backend="gloo"), **arguments)
-getattr(job, WHAT)(Hanging(), verbose=False)
-assert not callback.is_initialized
-print(f"rank {RANK} has done its {WHAT}", flush=True)
+for what, kind in (("validate", FaultToleranceCallback), ("test", FaultToleranceSectionsCallback)):
+    callback = kind(exp_dir=FOLDER / "state")
+    job = pl.Trainer(callbacks=[callback], strategy=DDPStrategy(process_group_backend="gloo"), **arguments)
+    getattr(job, what)(Hanging(), verbose=False)
+    assert not callback.is_initialized
+    print(f"rank {RANK} has done its {what}", flush=True)

@@ -273,7 +273,7 @@ def _caller(callback: SurroundingCallback) -> Any:
 def _surround(trainer: Any) -> None:
     """From now on a call of this trainer's `train` is `_train`."""
     if not hasattr(type(trainer), "_holdfast_surrounds"):
-        trainer.__class__ = _surrounded(type(trainer))
+        trainer.__class__ = _surrounded(trainer.__class__)
 
 
 @functools.cache
