@@ -1,27 +1,20 @@
-"""`HoldfastCallback`: each of its three parts works, also in jobs of two ranks, and none is there twice."""
+"""`HoldfastCallback`: each of its three parts works, and none is there twice. Its job is in `test_faults`."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
-import torch
 
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import HoldfastCallback, PreemptionCallback
 from holdfast.straggler import Detector
-from tests.processes import Spawned, Spawner
 
 from .conftest import TinyModel, saving
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = Path(__file__).parent / "programs" / "bundle_job.py"
 
 
 def test_all_three_are_at_work(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
@@ -55,42 +48,3 @@ def test_one_given_twice_is_refused(ranked: Board, quiet: dict[str, Any]) -> Non
     trainer = pl.Trainer(callbacks=[HoldfastCallback(), PreemptionCallback()], max_epochs=1, **quiet)
     with pytest.raises(RuntimeError, match="HoldfastCallback has a PreemptionCallback, and the trainer has"):
         trainer.fit(TinyModel())
-
-
-def start(spawn: Spawner, folder: Path, ranks: int, *program: str) -> Spawned:
-    launcher = ["-m", "holdfast.fault_tolerance.launcher", f"--nproc-per-node={ranks}", "--max-restarts=1"]
-    env = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(folder)}
-    env["FAULT_TOL_FINISHED_FLAG_FILE"] = str(folder / "finished")
-    limits = ["--ft-rank-heartbeat-timeout=4", f"--ft-run-dir={folder / 'run'}"]
-    return spawn([sys.executable, *launcher, *limits, str(PROGRAM), str(folder), *program], env=env)
-
-
-@pytest.mark.slow
-def test_a_hang_is_found_and_the_training_finishes(spawn: Spawner, tmp_path: Path) -> None:
-    job = start(spawn, tmp_path, 2, "0.02", "3", "hang")
-    assert job.wait(90) == 0, job.output()[-3000:]
-    said = job.output()
-    assert len(re.findall(r"HANG: rank 1", said)) == 1
-    assert all(f"rank {rank} ends at 30" in said for rank in (0, 1))
-    assert (tmp_path / "finished").exists()
-
-
-@pytest.mark.slow
-def test_a_preempted_job_saves_one_step_on_both_ranks(spawn: Spawner, tmp_path: Path) -> None:
-    job = start(spawn, tmp_path, 2, "0.05", "100")
-    job.wait_for("STEP 12", 60)
-    job.send_signal(signal.SIGTERM)
-    assert job.wait(60) == 0, job.output()[-3000:]
-    steps = re.findall(r"rank \d ends at (\d+)", job.output())
-    saved = torch.load(tmp_path / "saved" / "last.ckpt", weights_only=False)["global_step"]
-    assert steps == [str(saved)] * 2
-    assert not (tmp_path / "finished").exists()
-
-
-@pytest.mark.slow
-def test_the_slow_rank_of_three_is_named(spawn: Spawner, tmp_path: Path) -> None:
-    job = start(spawn, tmp_path, 3, "0.004", "30", "slow")
-    assert job.wait(120) == 0, job.output()[-3000:]
-    said = job.output()
-    assert "Section training_step is slower on some ranks. Affected ranks: {StragglerId(rank=1, node=" in said
-    assert set(re.findall(r"STRAGGLER: rank (\d)", said)) == {"1"}, said[-3000:]

@@ -1,6 +1,7 @@
-"""Hangs and crashes in each part of a Lightning training: found, restarted, resumed, and the result is the same.
+"""Hangs, crashes and a preemption of a Lightning training: found, restarted, resumed, and the result is the same.
 
-All faults of a job come one after another, one in each cycle: the job is over when it has survived them all.
+All faults of a job come one after another, one in each cycle; after the last one the job is preempted, and the next job
+finishes the training.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ ESSENTIAL = FAULTS[:4]
 """Each kind once, each place; `make soak` has all of them."""
 
 
-def start(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...]) -> Spawned:
+def start(
+    spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...], *preempted_in: str
+) -> Spawned:
     text = ";".join(
         f"{kind}@step={step},point={point},rank={0 if point == 'save' else 1},cycle={cycle}"
         for cycle, (kind, point, step) in enumerate(faults)
     )
-    folder.mkdir()
-    (folder / "ft").mkdir()
+    folder.mkdir(exist_ok=True)
     launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
     return spawn(
         [
@@ -57,6 +59,7 @@ def start(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...]
             f"--ft-run-dir={folder / 'run'}",
             str(PROGRAM),
             str(folder),
+            *preempted_in,
         ],
         env={
             "HOLDFAST_FAULT": text,
@@ -69,7 +72,8 @@ def start(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...]
 def survives(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], ...]) -> None:
     undisturbed = start(spawn, folder / "undisturbed", ())
     assert undisturbed.wait(60) == 0, undisturbed.err()[-3000:]
-    job = start(spawn, folder / "disturbed", faults)
+    disturbed = folder / "disturbed"
+    job = start(spawn, disturbed, faults, str(len(faults)))
     assert job.wait(60 + 15 * len(faults)) == 0, job.err()[-3000:]
     hangs = [kind for kind, _, _ in faults if kind in ("stop", "sleep", "gil")]
     said = job.out() + job.err()
@@ -80,9 +84,14 @@ def survives(spawn: Spawner, folder: Path, faults: tuple[tuple[str, str, int], .
         0,
         *((step - 1) // 5 * 5 if point == "save" else step // 5 * 5 for _, point, step in faults),
     ]
-    assert (folder / "disturbed" / "finished").exists()
+    assert said.count("Preemption detected, saving checkpoint and exiting") == 1
+    stopped = torch.load(disturbed / "saved" / "last.ckpt", weights_only=False)["global_step"]
+    assert began[-1] + 2 <= stopped < 60 and not (disturbed / "finished").exists()
+    again = start(spawn, disturbed, ())
+    assert again.wait(60) == 0, again.err()[-3000:]
+    assert f"rank 0 cycle 0 from {stopped}\n" in again.out() and (disturbed / "finished").exists()
     expected = torch.load(folder / "undisturbed" / "weights.pt")
-    found = torch.load(folder / "disturbed" / "weights.pt")
+    found = torch.load(disturbed / "weights.pt")
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 

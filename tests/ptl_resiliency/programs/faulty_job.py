@@ -1,12 +1,15 @@
-"""Trains the digits with both fault tolerance callbacks; faults come from HOLDFAST_FAULT, at points of the training.
+"""Trains the digits with `HoldfastCallback` and the one for sections; faults come from HOLDFAST_FAULT, at points of the
+training.
 
-Arguments: a folder. The points: `step` and `validation` inside the model's methods, `save` with half of a checkpoint
-written. At the end rank 0 keeps the weights in FOLDER/weights.pt and says what it resumed from on the way.
+Arguments: a folder, and the cycle in which rank 1 gets SIGTERM after its second batch. The points: `step` and
+`validation` inside the model's methods, `save` with half of a checkpoint written. At the end rank 0 keeps the weights
+in FOLDER/weights.pt and says what it resumed from on the way.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,11 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "lightning"))
 from digits import Classifier, Digits
 
-from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.ptl_resiliency import FaultToleranceSectionsCallback, HoldfastCallback
 from holdfast.testing import Faults
 
 STEPS = 60
-FOLDER = Path(sys.argv[1])
+FOLDER, CYCLE = Path(sys.argv[1]), os.environ["TORCHELASTIC_RESTART_COUNT"]
 faults = Faults.from_env()
 
 
@@ -62,8 +65,12 @@ class Story(pl.Callback):
     """Where each start of the ranks began."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        cycle = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        os.write(1, f"rank {trainer.global_rank} cycle {cycle} from {trainer.global_step}\n".encode())
+        self.first = trainer.global_step
+        os.write(1, f"rank {trainer.global_rank} cycle {CYCLE} from {self.first}\n".encode())
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if sys.argv[2:] == [CYCLE] and trainer.global_rank == 1 and trainer.global_step == self.first + 2:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 torch.set_num_threads(1)
@@ -79,10 +86,11 @@ trainer = pl.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
     logger=False,
+    default_root_dir=FOLDER,
     plugins=[HalfWritten()],
     callbacks=[
-        FaultToleranceCallback(autoresume=True, calculate_timeouts=True, exp_dir=FOLDER / "ft"),
-        FaultToleranceSectionsCallback(autoresume=True, calculate_timeouts=True, exp_dir=FOLDER / "ft"),
+        HoldfastCallback(),
+        FaultToleranceSectionsCallback(exp_dir=FOLDER / "ft_state"),
         Story(),
         pl.callbacks.ModelCheckpoint(
             FOLDER / "saved", save_last=True, every_n_train_steps=5, enable_version_counter=False
