@@ -427,21 +427,35 @@ def future_of_a_thread() -> Case:
     return case([reached(0, 3, "started", members=[0, 1]), one], passed=1)
 
 
+def asks(of: int) -> Process:
+    """It waits for an answer of this rank's process."""
+    return waiting(
+        "recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="127.0.0.1:4", pid=7000 + of
+    )
+
+
+def chain_of_connections() -> Case:
+    """1 waits for 0, that for 3, and that for 2, which sleeps."""
+    ranks = [rank(number, process=asks(of)) for number, of in ((0, 3), (1, 0), (3, 2))]
+    return case([*ranks, rank(2, process=SLEEP)], passed=1)
+
+
+def manager_on_another_machine() -> Case:
+    """Rank 1 asks a manager of another machine through multiprocessing."""
+    call = ("_recv", f"{PYTHON}/multiprocessing/connection.py", 395)
+    away = waiting("recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="10.0.0.7:50000")
+    return case([reached(0, 7, "started"), reached(1, 6, "completed", call, LINE, process=away)], passed=1)
+
+
 def far_end_is_a_rank() -> Case:
     """Rank 1 waits for an answer of a thread of rank 0, whose main thread waits in the next collective."""
-    asks = waiting(
-        "recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="127.0.0.1:4", pid=7000
-    )
     ranks = [reached(number, 7, "started") for number in (0, 2, 3)]
-    return case([*ranks, reached(1, 6, "completed", process=asks)], passed=1)
+    return case([*ranks, reached(1, 6, "completed", process=asks(0))], passed=1)
 
 
 def far_end_waits_for_another() -> Case:
     """As before, and rank 3 computes: rank 0 waits for that one, and cannot answer before."""
-    asks = waiting(
-        "recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="127.0.0.1:4", pid=7000
-    )
-    one, three = reached(1, 6, "completed", process=asks), reached(3, 6, "completed", ("solve", APP, 9))
+    one, three = reached(1, 6, "completed", process=asks(0)), reached(3, 6, "completed", ("solve", APP, 9))
     return case([reached(0, 7, "started"), one, reached(2, 7, "started"), three], passed=3)
 
 
@@ -505,6 +519,8 @@ SCENARIOS: tuple[tuple[Callable[[], Case], int | None, set[str]], ...] = (
     (future_of_a_thread, 1, {"user_code"}),
     (far_end_is_a_rank, 0, {"network"}),
     (far_end_waits_for_another, 3, {"user_code"}),
+    (chain_of_connections, 2, {"user_code"}),
+    (manager_on_another_machine, 1, {"network"}),
     (torch_says_timed_out, 3, {"stopped"}),
     (all_raise_the_same, None, {"exception"}),
     (absent_from_a_monitored_barrier, 2, {"user_code"}),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.journal.event import encode
 from holdfast.journal.reader import read_run
 from holdfast.journal.writer import CAPACITY, Journal, file_name
 from tests.processes import Spawner, wait_until
@@ -303,3 +304,20 @@ def test_the_newest_event_is_read_as_a_line_and_goes_with_the_writer(tmp_path: P
     assert stat.S_IMODE(newest.stat().st_mode) == 0o600
     journal.close()
     assert [path.name for path in tmp_path.iterdir()] == ["journal-a.jsonl"]
+
+
+def test_what_a_killed_launcher_has_shown_is_taken_over(tmp_path: Path) -> None:
+    """In a container the next launcher has the same pid; nodes with a longer name are others."""
+    for name, step in ((f"a.{os.getpid()}", 7), ("a.b.12", 8), ("a.12.13", 9)):
+        line = encode("progress", {"steps_most": step}, node="a", t=1.0, mono=1.0)
+        (tmp_path / f"newest-{name}.jsonl").write_bytes(line)
+    (tmp_path / "newest-a.99.jsonl").write_bytes(b'{"torn"')
+    journal = Journal(str(tmp_path), "a")
+    journal.record("run_start")
+    journal.close()
+    lines = (tmp_path / "journal-a.jsonl").read_text().splitlines()
+    assert ["progress" in line for line in lines] == [True, False]
+    assert sorted(path.name for path in tmp_path.glob("newest-*")) == [
+        "newest-a.12.13.jsonl",
+        "newest-a.b.12.jsonl",
+    ]

@@ -35,6 +35,15 @@ NEWEST = "newest-"
 """How the file begins that has one event, the newest `progress` of a launcher that runs or was killed."""
 
 
+MOST_SHOWN = 1 << 16
+"""Bytes of such an event that are read."""
+
+
+def _newest(journal: str) -> str:
+    """The name of the file of `show` of this journal, up to the pid."""
+    return NEWEST + journal.removeprefix(PREFIX).removesuffix(SUFFIX)
+
+
 def file_name(node: str) -> str:
     """The name of a node's journal in the run directory."""
     return PREFIX + (re.sub(r"[^A-Za-z0-9._-]", "_", node) or "_") + SUFFIX
@@ -99,8 +108,7 @@ class Journal:
 
     def _replace(self, line: bytes) -> None:
         folder, name = os.path.split(self.path)
-        name = NEWEST + name.removeprefix(PREFIX).removesuffix(SUFFIX)
-        self._shown = os.path.join(folder, f"{name}.{os.getpid()}{SUFFIX}")
+        self._shown = os.path.join(folder, f"{_newest(name)}.{os.getpid()}{SUFFIX}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._shown, flags, 0o600)
         try:
@@ -149,6 +157,7 @@ class Journal:
     def _run(self) -> None:
         file = _File(self.path)
         try:
+            self._take_over(file)
             while (line := self._queue.get()) is not None:
                 self._writing_since = time.monotonic()
                 try:
@@ -164,6 +173,19 @@ class Journal:
             if self._shown:
                 with contextlib.suppress(OSError):
                     os.unlink(self._shown)
+
+    def _take_over(self, file: _File) -> None:
+        """Append what killed launchers of this node have left in files of `show`: a pid may come again."""
+        folder, name = os.path.split(self.path)
+        left = re.compile(re.escape(_newest(name)) + rf"\.\d+{re.escape(SUFFIX)}")
+        with contextlib.suppress(OSError):
+            for each in filter(left.fullmatch, os.listdir(folder)):
+                path = os.path.join(folder, each)
+                with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as newest:
+                    line = newest.readline(MOST_SHOWN)
+                if line.endswith(b"\n"):
+                    file.append(line)
+                os.unlink(path)
 
     def _warn(self, what: str) -> None:
         """Write the first warning to standard error, and nothing after it."""

@@ -112,7 +112,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     orphans.adopt()
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
-    stack.callback(journal.record, "launcher_exit")
+    at_exit = stack.enter_context(ExitStack())
     board_dir, control, monitor = _supervise(options, inbox, journal, stack)
     health = NodeHealth(_wanted(options, own.run_dir, node), options.resolved.config, journal, inbox.post)
     stack.callback(health.close)
@@ -160,6 +160,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
         health.take_first()
 
     _announce(run_id, own.run_dir, describe(limits), (given.least_nodes, given.most_nodes), me.ranks, journal)
+    at_exit.callback(journal.record, "launcher_exit")  # almost the last that it does
     ahead.attach(inbox, journal.record, me.ranks)
     stack.callback(ahead.close)  # before the inbox and the journal are gone
     _wait_for_imports(options, inbox, ahead, journal)

@@ -247,7 +247,7 @@ def _outside(job: JobView) -> Verdict | None:
     """Ranks that wait for no peer, while others do."""
     if not job.outside or not (job.waiters or job.done):
         return None
-    held_up = {rank for edge in job.edges if edge.via in _HELD for rank in edge.waiters}
+    held_up = _held_up(job)
     free = [view for view in job.outside if view.rank not in held_up]
     culprit, by_evidence = _chosen(job, free or job.outside)
     doing, is_alone = culprit.activity, len(job.outside) == 1
@@ -293,16 +293,22 @@ _HELD = {
 }
 
 
+def _held_up(job: JobView) -> set[int]:
+    """Ranks that wait for what another rank of their node holds."""
+    return {rank for edge in job.edges if edge.via in _HELD for rank in edge.waiters}
+
+
 def _holder(job: JobView) -> Verdict | None:
-    """Of something for which others of its node wait.
+    """Of something for which others of its node wait, and that does not wait in the same way itself.
 
     The far end of a connection may wait in a collective: for those, unless another rank is in no collective either.
     """
     living, outside = {view.rank: view for view in job.living}, {view.rank for view in job.outside}
+    held_up = _held_up(job)
     for edge in job.edges:
         holder = living.get(edge.awaited[0]) if edge.via in _HELD else None
-        may_wait = edge.via is Via.SOCKET and outside <= set(edge.waiters)
-        if holder is None or not (holder.rank in outside or may_wait):
+        may_wait = edge.via is Via.SOCKET and outside <= held_up
+        if holder is None or holder.rank in held_up or not (holder.rank in outside or may_wait):
             continue
         kind, what = _HELD[edge.via]
         if holder.rank in outside and holder.activity.kind != Kind.UNKNOWN:

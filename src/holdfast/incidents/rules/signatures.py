@@ -279,6 +279,8 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place
         )
     for place, kind, text in _BLOCKING:
         if place in before_own:
+            if kind == Kind.CHILD and rank.process and rank.process.system_call.peer:
+                kind, text = Kind.NETWORK, "waits for another service"
             return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}", STRONG, own))
     if P.EVENTS in before_own:
         peer = rank.process.system_call.peer if rank.process else ""
