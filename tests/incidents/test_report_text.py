@@ -395,3 +395,18 @@ def test_stack_lines_account_for_every_call(own: list[bool], most: int) -> None:
     lines = stack_lines(frames, most)
     assert len(lines) <= max(most, 3)
     assert sum(int(line.split()[1]) if line.startswith("  …") else 1 for line in lines) == len(frames)
+
+
+def test_report_of_ranks_that_do_the_same_has_their_place() -> None:
+    sleeps = Activity(
+        0, Kind.USER_CODE, "sleeps in a/train.py:8 step()", Strength.STRONG, "a/train.py:8 step()"
+    )
+    case, judgement = hang(2, 1)
+    same = Judgement(
+        Verdict(Kind.USER_CODE, "All 2 ranks: each sleeps", LOW), (sleeps, replace(sleeps, rank=1)), ()
+    )
+    first, step, *_ = report_lines(case, same)
+    assert first.startswith("HANG: 2 ranks (0-1), ") and "each sleeps in a/train.py:8 step()" in first
+    assert "Check a/train.py:8 step(): all ranks are there, and none is in a collective." in step
+    assert any(line.startswith("  Evidence for rank 0") for line in report_lines(case, same))
+    assert report_lines(case, judgement)[0].startswith("HANG: rank 1")

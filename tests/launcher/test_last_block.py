@@ -32,7 +32,7 @@ def block(job: Job) -> list[str]:
     made = [f"{record['report']}/report.txt" for record in job.journal("incident")]
     assert [line.split()[-1] for line in lines[start:] if line.endswith("report.txt")] == made
     if made:
-        assert re.match(r"\[holdfast\] (report|verdict) on cycle 0: ", lines.pop())
+        assert re.match(r"\[holdfast\] (report|verdict) on cycle 0\b", lines.pop())
     return [line.removeprefix("[holdfast] ") for line in lines[start:]]
 
 

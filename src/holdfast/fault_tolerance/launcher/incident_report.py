@@ -269,7 +269,7 @@ class Reporter:
             **summary.same_failure,
         )
         if summary.covers(verdict):
-            logger.warning("report on cycle %d: %s (next: %s)", own.cycle, report, step)
+            logger.warning("report on cycle %d (next: %s): %s", own.cycle, step, report)
         else:
             what = own.cycle, sentence, verdict.confidence, step, report
             logger.warning("verdict on cycle %d: %s (confidence %s). Next: %s. Report: %s", *what)

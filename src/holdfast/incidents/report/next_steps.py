@@ -37,6 +37,7 @@ NEXT_STEPS = MappingProxyType(
         "the stacks of the other threads show it.",
         "gil": "Find the native code that keeps the GIL, called from {place}, and file a bug against its library.",
         "user_code": "Check {place}: {rank} is there and not in {operation}.",
+        "all_in_user_code": "Check {place}: all ranks are there, and none is in a collective.",
         "storage": "Check {storage} on {node}: {rank} waits for it at {place}.",
         "child": "Check the child process{holder} that {rank} waits for at {place}.",
         "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
@@ -97,7 +98,7 @@ def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
     """The key of the table, the facts, and the fault for which the culprit's node is drained."""
     verdict, rank = view.verdict, view.culprit
     end = rank.exit if rank else None
-    facts = {**_facts(view), "rank": "the ranks" if verdict.rank is None else f"rank {verdict.rank}"}
+    facts = {**_facts(view), "rank": "each rank" if verdict.rank is None else f"rank {verdict.rank}"}
     kind: str = verdict.kind
     if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
@@ -107,6 +108,8 @@ def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
         kind = "restore"
     elif kind == "user_code" and facts["file"]:
         kind = "storage"
+    elif kind == "user_code" and view.alike and not any(a.waits_for_peers for a in view.activities.values()):
+        kind = "all_in_user_code"
     elif verdict.pair:
         kind = "pair"
     elif kind == "slow" and not any(rank.passed for rank in view.case.ranks) and view.triggers == {DIAGNOSE}:
@@ -137,10 +140,12 @@ def _facts(view: IncidentView) -> dict[str, str]:
     awaited = [edge.waiters[0] for edge in view.edges if view.verdict.rank in edge.awaited and edge.waiters]
     waiter = next((view.activities[number] for number in awaited if number in view.activities), None)
     limit = next((rank.passed for rank in view.case.ranks if rank.passed), None)
+    nodes = {view.ranks[number].node for number in view.alike}
+    node = view.verdict.node or (nodes.pop() if len(nodes) == 1 else "")
     core = visible(rank.exit.core_dump, 100) if rank and rank.exit else ""
     return {
         "reason": next((visible(node.reason, 120) for node in view.case.nodes if node.reason), ""),
-        "node": f"node {visible(view.verdict.node, 60)}" if view.verdict.node else "the node",
+        "node": f"node {visible(node, 60)}" if node else "the node",
         "pid": str(rank.pid) if rank else "of the rank",
         "place": place or "its code",
         "end": ended(rank.exit) if rank and rank.exit else "this exit code",

@@ -69,16 +69,26 @@ class IncidentView:
         self.case, self.verdict, self.edges = case, judgement.verdict, judgement.edges
         self.activities = {activity.rank: activity for activity in judgement.activities}
         self.ranks = {rank.rank: rank for rank in case.ranks}
-        number = self.verdict.rank
+        self.triggers = {node.trigger for node in case.nodes}
+        self.alike = self._alike()
+        """Where no single rank is to blame: the ranks that do what the verdict is about."""
+        number = self.alike[0] if self.alike else self.verdict.rank
         self.culprit = None if number is None else self.ranks.get(number)
+        """Of several that are alike, the first."""
         self.activity = None if number is None else self.activities.get(number)
         self.others = [rank for rank in case.ranks if rank.rank != number]
-        self.triggers = {node.trigger for node in case.nodes}
+
+    def _alike(self) -> list[int]:
+        verdict = self.verdict
+        if verdict.rank is not None or verdict.pair:
+            return []
+        kind = FAILED if verdict.kind == Kind.EXCEPTION else verdict.kind
+        return [rank for rank, activity in sorted(self.activities.items()) if activity.kind == kind]
 
     @property
     def title(self) -> str:
         """`HANG: rank 5 (node gpu-12)`."""
-        return f"{self._word()}: {_whom(self.verdict)}"
+        return f"{self._word()}: {counted(self.alike) or _whom(self.verdict)}"
 
     def _word(self) -> str:
         if self.verdict.kind in FIRST_WORDS:
@@ -89,7 +99,9 @@ class IncidentView:
             return "HANG BEFORE ITS TIMEOUT"
         if AT_EXIT in self.triggers:
             return "HANG AT ITS EXIT"
-        return "FAILED" if CRASH in self.triggers and self.verdict.kind == Kind.UNKNOWN else "HANG"
+        has_failed = self.culprit is not None and (self.culprit.raised or self.culprit.exit)
+        is_failure = has_failed or self.verdict.kind == Kind.UNKNOWN
+        return "FAILED" if CRASH in self.triggers and is_failure else "HANG"
 
     def headline(self) -> str:
         """Who, where, since when, in what, and what to do next; at most `LONGEST` characters."""
@@ -97,9 +109,10 @@ class IncidentView:
             at = clock(min((node.at for node in self.case.nodes), default=0.0))
             when, what = f"detected at {at}" if at else "", self.verdict.kind.text
         else:
-            captured = next((node.at for node in self.case.nodes if node.node == self.verdict.node), 0.0)
+            node = self.culprit.node if self.culprit else self.verdict.node
+            captured = next((each.at for each in self.case.nodes if each.node == node), 0.0)
             when = since_when(self.culprit, self.activity, captured) if self.culprit else ""
-            what = self.activity.text
+            what = f"{'each ' if len(self.alike) > 1 else ''}{self.activity.text}"
         who, step = f"{self.title}{f', {when}' if when else ''}: ", short_step(self)
         todo = f". Next: {step}" if step else ""
         room = max(LONGEST - len(who) - len(todo), 40)

@@ -332,7 +332,8 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
     same = {(view.activity.kind, view.activity.place) for view in outside}
     if len(outside) > 1 and len(same) == 1 and len(still) != 1:
         kind, text = outside[0].activity.kind, outside[0].activity.text
-        confidence = MEDIUM if kind != Kind.UNKNOWN and job.is_suspected else LOW
+        is_known = kind != Kind.UNKNOWN and not outside[0].is_native_wait
+        confidence = MEDIUM if is_known and job.is_suspected else LOW
         return _behind(job) or against_nobody(kind, f"all {len(outside)} ranks: each {text}", confidence)
     pool = still or outside
     if len(pool) > 1 and all(view.is_native_wait for view in pool):

@@ -107,7 +107,7 @@ def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFa
         )
         return End(rank, _ROLES[rank.stderr], Kind.EXIT, text, when, MEDIUM)
     if rank.stderr is Nature.MISMATCH and aborted_or_exited:
-        text = f"ended with {meaning}: by its stderr the ranks were in different collectives"
+        text = f"reported a mismatch of collectives on stderr ({meaning})"
         return End(rank, Role.CAUSE, Kind.MISMATCHED_COLLECTIVE, text, when, MEDIUM)
     if number == signal.SIGKILL and (fault := _oom_kill(rank.pid, faults)):
         return End(

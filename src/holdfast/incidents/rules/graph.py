@@ -207,7 +207,8 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
     """Waits that a rank's own evidence does not explain become waits for peers where the other ranks show that.
 
     A native wait may be for a lock or for peers (`Work.wait()`). It is for peers where most ranks are at its line, or
-    where no rank waits in a collective for certain and something else is known of another rank. A rank that waits for
+    where no rank waits in a collective for certain and something else is known of another rank. Where all are at one
+    line, and all collectives are completed by the recorder, nothing shows for what they wait. A rank that waits for
     its GPU seems busy. Where its recorder is missing, it waits if something else holds the others up; otherwise that
     it computes is a guess. Without NCCL, and where ranks that wait sleep, a busy rank does not wait.
     """
@@ -219,6 +220,10 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
         view.is_living and not view.is_native_wait and view.activity.kind != Kind.UNKNOWN for view in ranks
     ) or (len(native) > 1 and any(view.activity.kind == FINISHED for view in ranks))
     common = _common_place(native, len(ranks))
+    if len(native) == len(ranks) and all(
+        recorder.all_completed(each.evidence.collectives) and each.activity.place == common for each in native
+    ):
+        return ranks
     waits = {id(each) for each in native if each.activity.place == common or (is_known and not is_certain)}
     found = [view.as_waiting() if id(view) in waits else view for view in ranks]
     sleeps = any(view.activity.waits_for_peers and not is_computing(view.evidence) for view in found)

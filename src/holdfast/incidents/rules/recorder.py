@@ -49,6 +49,11 @@ def oldest_pending(entries: Sequence[Collective]) -> dict[tuple[object, ...], Co
     return found
 
 
+def all_completed(entries: Sequence[Collective]) -> bool:
+    """Whether the recorder shows that the rank waits in no collective. gloo's has no sends and receives."""
+    return records_completion(entries) and not oldest_pending(entries)
+
+
 def latest(entries: Sequence[Collective]) -> Collective | None:
     """The entry that was entered last."""
     return min(entries, key=lambda entry: (entry.ago, -entry.sequence), default=None)

@@ -144,7 +144,7 @@ class LauncherOptions:
         more="[Health of nodes](health.md)")
     health_action: str = setting(
         "warn", grammar.one_of("warn", EXCLUDE), "warn|exclude",
-        "a sick node: a spare takes its place, or it leaves where enough others are left", HEALTH,
+        "a sick node: a spare takes its place, or it leaves", HEALTH,
         more="[What follows](health.md#what-follows)")
     health_write_path: str | None = setting(
         None, _path, "DIR", "a folder in which the checks write a file", HEALTH)
