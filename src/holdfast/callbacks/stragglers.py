@@ -194,8 +194,8 @@ class StragglerDetection:
         self.finish()
         Detector.shutdown()
 
-    def finish(self) -> None:
-        """Read the report that is being made, if there is one; waits for it."""
+    def finish(self, *, to_loggers: bool = True) -> None:
+        """Read the report that is being made, if there is one; waits for it. `to_loggers`: give its metrics to them."""
         if self._making is None:
             return
         (making, give), self._making = self._making, None
@@ -205,7 +205,7 @@ class StragglerDetection:
                 return
             started = perf_counter()
             values = self._read(report)[2]
-            if values and self._settings.metrics:
+            if values and self._settings.metrics and to_loggers:
                 with self._logging_a_failure():
                     give(values)
             self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)

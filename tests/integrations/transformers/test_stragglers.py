@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.in_time import UnderWay
 from holdfast.integrations.transformers import (
     HoldfastCallback,
     PreemptionCallback,
@@ -16,7 +17,7 @@ from holdfast.straggler import Detector
 from tests.processes import Spawner
 
 from .conftest import Ranked
-from .small import said, trainer
+from .small import Doing, said, trainer
 
 PROGRAM = Path(__file__).parent / "programs" / "slow_rank.py"
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +35,25 @@ def test_reports_are_made_and_the_trainer_is_as_it_was(
     assert any("section_individual_perf/min" in line for line in made.state.log_history)
     assert sum("loss" in line for line in made.state.log_history) == 40
     assert "compute_loss" not in vars(made) and not Detector.initialized
+
+
+@pytest.mark.parametrize("stops_at_epoch_end", [False, True])
+def test_loggers_that_have_ended_get_no_metrics(
+    stops_at_epoch_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each report is still being made when its step is over, that of the last step too."""
+    monkeypatch.setattr(UnderWay, "is_done", False)
+
+    def stop() -> None:
+        made.control.should_training_stop = stops_at_epoch_end
+
+    made = trainer(
+        tmp_path, [StragglerDetectionCallback(0)], {"on_epoch_end 20": stop}, max_steps=40, num_train_epochs=2
+    )
+    made.train()
+    seen = next(each.seen for each in made.callback_handler.callbacks if isinstance(each, Doing))
+    assert seen[-1] == f"on_train_end {20 if stops_at_epoch_end else 40}"
+    assert any("section_individual_perf/min" in line for line in made.state.log_history)
 
 
 def test_what_fails_in_the_metrics_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+from accelerate.state import GradientState
+from transformers import DefaultFlowCallback, EarlyStoppingCallback, Trainer, TrainerCallback
 
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
@@ -20,6 +23,7 @@ from holdfast.integrations.transformers import (
     FaultToleranceCallback,
     FaultToleranceSectionsCallback,
     HoldfastCallback,
+    PreemptionCallback,
     training,
 )
 
@@ -281,6 +285,46 @@ def test_a_copy_trains_itself(tmp_path: Path, ranked: Ranked) -> None:
     other.model = other.model_wrapped = Line()
     other.train()
     assert weights(made) == before and board.snapshot().step == 3 and board.snapshot().finished
+
+
+def test_a_trainer_keeps_its_class_and_can_be_pickled(tmp_path: Path) -> None:
+    """The process that unpickles it has made no trainer with a callback."""
+    GradientState._reset_state()  # what other trainers have left there cannot be pickled
+    callback = PreemptionCallback()
+    made = trainer(tmp_path, [callback], max_steps=3)
+    made.callback_handler.callbacks = [DefaultFlowCallback(), callback]
+    assert type(made) is Trainer
+    program = (
+        "import logging, pickle, sys; from accelerate import Accelerator; logging.basicConfig(); "
+        "Accelerator(cpu=True); made = pickle.load(sys.stdin.buffer); made.train(); "
+        "print([type(each).__name__ for each in made.callback_handler.callbacks], made.state.global_step)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(made),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.stdout.decode().strip() == "['DefaultFlowCallback', 'PreemptionCallback'] 3", ended.stderr
+    assert b"came by add_callback" not in ended.stderr
+
+
+def test_a_class_that_asks_for_a_keyword_and_for_its_own_class(tmp_path: Path, ranked: Ranked) -> None:
+    class Named(Trainer):
+        def __init_subclass__(cls, *, name: str) -> None:
+            cls.name = name
+
+    class Own(Named, name="own"):
+        def train(self, *args: Any, **kwargs: Any) -> Any:
+            return super(self.__class__, self).train(*args, **kwargs)
+
+    board, callback = ranked(), FaultToleranceCallback(False, False)
+    Own(Line(), arguments(tmp_path, max_steps=3), train_dataset=Numbers(), callbacks=[callback]).train()
+    assert board.snapshot().finished and board.snapshot().step == 3
+    other = Own(Line(), arguments(tmp_path, max_steps=3), train_dataset=Numbers())
+    other.train()
+    assert other.state.global_step == 3
 
 
 def test_a_class_with_its_own_train_is_supervised(tmp_path: Path, ranked: Ranked) -> None:

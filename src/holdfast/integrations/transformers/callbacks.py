@@ -365,6 +365,8 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
             self._stops = control.should_training_stop = True
             # What is due at the epoch's end comes after this; one save is enough.
             control.should_save = not float(state.epoch or 0).is_integer()
+        elif control.should_training_stop:
+            run.finish()  # while the loggers still take metrics
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Where the last step of an epoch was the place."""
@@ -379,10 +381,10 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
             raise SystemExit(1)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Read the last report. Raises SystemExit(1) if the training was to stop and another decided that nothing is
-        saved."""
+        """Log the last report; loggers may be closed by now. Raises SystemExit(1) if the training was to stop and
+        another decided that nothing is saved."""
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(to_loggers=False)
         if self._stops and self._run is not None:
             self._run.log.warning("No checkpoint was saved before terminating")
             raise SystemExit(1)

@@ -1,10 +1,11 @@
 """One call of `Trainer.train`, which our callbacks surround: transformers passes them neither the trainer nor the end.
 
-`on_init_end` comes when a trainer is made with its callbacks; from then on `train` of that one trainer is wrapped, and
-everything else from the begin of `train` to its end. Both hooks lack the trainer, so it is looked for in the calls that
-led to them. What always holds: a trainer without such a callback is untouched; each callback's `begin` is followed by
-one `end`, in the opposite order, after `finished` or `failed`; `end` is done whatever the others raise; the checkpoint
-that a training resumes from is the same on all ranks, as rank 0 chooses it.
+`on_init_end` comes when a trainer is made with its callbacks; from then on its class has a wrapped `train`, which does
+nothing for other trainers, and everything else is wrapped from the begin of `train` to its end. Both hooks lack the
+trainer, so it is looked for in the calls that led to them. What always holds: a trainer without such a callback is
+untouched; each callback's `begin` is followed by one `end`, in the opposite order, after `finished` or `failed`; `end`
+is done whatever the others raise; the checkpoint that a training resumes from is the same on all ranks, as rank 0
+chooses it.
 
 `Trainer` asks whether all steps are done only after a step, so a start from the checkpoint of the last step would train
 one more, and save it: here it trains none. `Trainer` evaluates before it saves, and its checkpoints know nothing of
@@ -271,21 +272,36 @@ def _caller(callback: SurroundingCallback) -> Any:
 
 
 def _surround(trainer: Any) -> None:
-    """From now on a call of this trainer's `train` is `_train`."""
-    if not hasattr(type(trainer), "_holdfast_surrounds"):
-        trainer.__class__ = _surrounded(trainer.__class__)
+    """From now on a call of `train` of this trainer, or of a copy of it, is `_train`."""
+    trainer._holdfast_surrounds = _Surrounds(type(trainer))
 
 
-@functools.cache
-def _surrounded(kind: type) -> type:
-    """This class with another `train`. A function in the trainer itself would be in its copies, and train the first."""
+class _Surrounds:
+    """In a trainer: its class has a `train` that is `_train` for trainers with one of these, and unchanged for others.
 
-    @functools.wraps(kind.train)  # type: ignore[attr-defined]
-    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _train(self, functools.partial(kind.train, self), *args, **kwargs)  # type: ignore[attr-defined]
+    A function in the trainer would train the first one when a copy is asked to; a subclass could not be pickled. Where
+    a trainer is unpickled, its class there gets such a `train` too.
+    """
 
-    own = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(kind)(kind.__name__, (kind,), {**own, "train": train, "_holdfast_surrounds": True})
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        owner = next(each for each in kind.__mro__ if "train" in vars(each))
+        original = vars(owner)["train"]
+        if hasattr(original, "holdfast_surrounds"):
+            return
+
+        @functools.wraps(original)
+        def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = original.__get__(trainer, type(trainer))
+            if not hasattr(trainer, "_holdfast_surrounds"):
+                return bound(*args, **kwargs)
+            return _train(trainer, bound, *args, **kwargs)
+
+        train.holdfast_surrounds = True  # type: ignore[attr-defined]
+        owner.train = train
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Surrounds, (self._kind,)
 
 
 def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
