@@ -1,4 +1,4 @@
-"""`place`: which nodes take part, and in which order."""
+"""Which nodes take part, and in which order (`place`); when a membership is formed anew although none has failed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control.gathering import place
-from holdfast.fault_tolerance.launcher.control.records import Member, Membership
+from holdfast.fault_tolerance.launcher.control.node import Node, Run
+from holdfast.fault_tolerance.launcher.control.records import FIRST, Member, Membership, Settings, encode
+from holdfast.fault_tolerance.launcher.control.running import on_run
 
 
 def members(text: str) -> list[Member]:
     """`a b:2`: names, with a number after a colon."""
     found = [word.partition(":") for word in text.split()]
     return [Member(name, order=int(order or -1)) for name, _, order in found]
+
+
+def in_domains(text: str) -> list[Member]:
+    """`a/x b/y`: names, each with a domain."""
+    return [Member(name, domain=domain) for name, _, domain in (word.partition("/") for word in text.split())]
 
 
 def names(nodes: tuple[Member, ...]) -> str:
@@ -35,11 +43,8 @@ def names(nodes: tuple[Member, ...]) -> str:
 def test_segments_are_complete_groups_of_one_domain(
     asked: str, before: str, most: int, expected: str
 ) -> None:
-    nodes = [
-        Member(name, domain=domain) for name, _, domain in (word.partition("/") for word in asked.split())
-    ]
     previous = Membership(tuple(members(before)))
-    assert names(place(nodes, previous, most, segment=2)) == expected
+    assert names(place(in_domains(asked), previous, most, segment=2)) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,3 +85,39 @@ def test_place_never_drops_a_trained_node_for_a_new_one(
     assert len(set(chosen)) == len(chosen) == min(len(asked), most)
     trained = [name for name in before[:most] if name in asked]
     assert [name for name in chosen if name in trained] == trained
+
+
+@pytest.mark.parametrize(
+    ("waiting", "suspect", "excludes", "segment", "most", "sick", "expected"),
+    [
+        ("", "", False, 1, 2, "card 3", ""),
+        ("c/y", "", False, 1, 2, "card 3", "node a is sick: card 3"),
+        ("c/y", "c", False, 1, 2, "card 3", "node a is sick: card 3"),
+        ("c/y", "c", True, 1, 2, "card 3", ""),
+        ("c/y", "y", True, 1, 2, "card 3", ""),  # its rack
+        ("silent/y", "", False, 1, 2, "card 3", ""),
+        ("c/y", "", False, 2, 2, "card 3", ""),
+        ("c/x", "", False, 2, 2, "card 3", "node a is sick: card 3"),
+        ("c/y d/y", "", False, 2, 2, "card 3", "node a is sick: card 3"),
+        ("c/y d/y", "d", True, 2, 2, "card 3", ""),
+        ("c/y d/y", "", False, 1, 4, "", "2 more nodes came to join"),
+        ("c/y d/y", "d", True, 1, 4, "", "1 more node came to join"),
+        ("c/y d/y", "d", True, 2, 4, "", ""),
+        ("c/y d/y", "", False, 2, 4, "", "2 more nodes came to join"),
+    ],
+)
+def test_membership_of_a_healthy_job_is_formed_anew_where_the_nodes_that_wait_can_help(
+    waiting: str, suspect: str, excludes: bool, segment: int, most: int, sick: str, expected: str
+) -> None:
+    """Two nodes train, a and b, and two are needed; a may be sick."""
+    trains, waits = in_domains("a/x b/x"), in_domains(waiting)
+    settings = Settings(
+        trains[0], least=2, most=most, exclude_suspects=excludes, exclude_sick=True, segment=segment
+    )
+    membership = Membership(tuple(trains), ((suspect, ""),) if suspect else ())
+    node = Node(settings, FIRST, membership, has_begun=True, health=sick, may_leave=bool(sick))
+    node.view["join/0"] = "".join(encode({"node": each.node, "domain": each.domain}) + "\n" for each in waits)
+    node.contact.has_moved = {f"alive/{each.node}" for each in waits if each.node != "silent"}
+    actions = on_run(node, Run(), m.Tick(), 0.0)
+    reasons = [action.new for action in actions if isinstance(action, m.Cas)]
+    assert [f'"reason":"{expected}"' in each for each in reasons] == ([True] if expected else [])

@@ -180,7 +180,8 @@ class World:
             most_stalled=scenario.most_stalled,
             same_failure_limit=scenario.same_failure_limit,
             exclude_suspects=scenario.exclude_suspects,
-            checks_health=not scenario.is_alone and (scenario.sick > 0 or bool(kinds & {"sicken", "overheat"})),
+            checks_health=not scenario.is_alone
+            and (scenario.sick > 0 or bool(kinds & {"sicken", "overheat"})),
             exclude_sick=scenario.exclude_sick,
             no_restart_code=NO_RESTART,
         )
