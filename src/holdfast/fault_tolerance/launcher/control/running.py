@@ -209,27 +209,32 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
     if not node.is_leader:
         node.read(node.key("waiting"), 1.0)
         return []
-    alive = _newcomers(node, now)
+    names = _newcomers(node, now)
+    alive = len(_moving(node, names))
     actions: list[Action] = []
-    if len(alive) != node.newcomers:
-        node.newcomers = len(alive)
-        node.view[node.key("waiting")] = str(len(alive))
-        actions.append(m.Put(node.key("waiting"), str(len(alive))))
+    if alive != node.newcomers:
+        node.newcomers = alive
+        node.view[node.key("waiting")] = str(alive)
+        actions.append(m.Put(node.key("waiting"), str(alive)))
     if not alive or node.nodes >= node.settings.most:
         return actions
-    more = _would_train(node, node.membership.members, alive, now) - node.nodes
+    more = _would_train(node, node.membership.members, names, now) - node.nodes
     if more < 1:
         return actions
     return [*actions, *_form_anew(node, f"{more} more node{'s' if more > 1 else ''} came to join", now)]
 
 
 def _newcomers(node: Node, now: float) -> list[str]:
-    """The nodes that wait for a place, and whose heartbeats move."""
+    """The nodes that wait for a place, without those that are lost."""
     node.read(node.key("join"), 1.0)
     gone = {*node.membership.names, *node.view.log(LEFT)}
     names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
-    there = [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
-    return [name for name in there if key("alive", name) in node.contact.has_moved]
+    return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
+
+
+def _moving(node: Node, names: list[str]) -> list[str]:
+    """Those of the nodes whose heartbeats were seen to move."""
+    return [name for name in names if key("alive", name) in node.contact.has_moved]
 
 
 def _would_train(node: Node, members: Sequence[Member], newcomers: list[str], now: float) -> int:
@@ -254,7 +259,8 @@ def _watch_health(node: Node, now: float) -> list[Action]:
     if not node.may_leave or dict(node.membership.unfit).get(node.name):
         return []
     others = [member for member in node.membership.members if member.node != node.name]
-    if _would_train(node, others, _newcomers(node, now), now) < node.settings.least:
+    newcomers = _moving(node, _newcomers(node, now))
+    if _would_train(node, others, newcomers, now) < node.settings.least:
         return []
     return _form_anew(node, f"node {node.name} is sick: {node.health}", now)
 
