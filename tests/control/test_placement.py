@@ -1,4 +1,5 @@
-"""Which nodes take part, and in which order (`place`); when a membership is formed anew although none has failed."""
+"""Which nodes take part, and in which order (`place`); when a membership is formed anew although none has failed; and
+what is logged of both."""
 
 from __future__ import annotations
 
@@ -7,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.launcher.control import messages as m
-from holdfast.fault_tolerance.launcher.control.gathering import place
-from holdfast.fault_tolerance.launcher.control.node import Node, Run
-from holdfast.fault_tolerance.launcher.control.records import FIRST, Member, Membership, Settings, encode
+from holdfast.fault_tolerance.launcher.control.gathering import changed_members, on_gather, place
+from holdfast.fault_tolerance.launcher.control.node import Gather, Node, Run
+from holdfast.fault_tolerance.launcher.control.records import (
+    FIRST,
+    CycleRecord,
+    Kind,
+    Member,
+    Membership,
+    Settings,
+    encode,
+)
 from holdfast.fault_tolerance.launcher.control.running import on_run
 
 
@@ -121,3 +130,53 @@ def test_membership_of_a_healthy_job_is_formed_anew_where_the_nodes_that_wait_ca
     actions = on_run(node, Run(), m.Tick(), 0.0)
     reasons = [action.new for action in actions if isinstance(action, m.Cas)]
     assert [f'"reason":"{expected}"' in each for each in reasons] == ([True] if expected else [])
+
+
+@pytest.mark.parametrize(("sick", "most", "seconds"), [("card 3", 2, "2"), ("", 3, "30"), ("", 2, "")])
+def test_log_says_how_long_the_job_waits_for_more_nodes(sick: str, most: int, seconds: str) -> None:
+    node = Node(Settings(Member("a"), least=2, most=most))
+    asks = "".join(encode({"node": name, "sick": sick}) + "\n" for name in "ab")
+    node.view.update({"cycle/1": "", "left": "", "failures": "", "join/0": asks})
+    phase = Gather()
+    actions = [*on_gather(node, phase, m.Tick(), 1.5), *on_gather(node, phase, m.Tick(), 2.5)]
+    lines = [action.text for action in actions if isinstance(action, m.Log)]
+    assert [f"waits {seconds} s for more nodes" in line for line in lines] == ([True] if seconds else [])
+
+
+@pytest.mark.parametrize(
+    ("me", "after", "why", "expected", "more"),
+    [
+        (
+            "a",
+            "a c",
+            "card 3",
+            "node b is sick, node c takes its place: card 3",
+            {"sick": "card 3", "instead": "c"},
+        ),
+        ("a", "a", "card 3", "node b is sick, the others continue without it: card 3", {"sick": "card 3"}),
+        ("a", "a c", "", "node b is suspect: node c takes its place", {"instead": "c"}),
+        ("c", "a c", "card 3", "node b is sick, it has no place: card 3", None),
+        (
+            "a",
+            "a b",
+            "card 3",
+            "node b is sick, it trains, as no other node waits for its place: card 3",
+            None,
+        ),
+    ],
+)
+def test_node_that_is_sick_or_suspect_is_logged_once(
+    me: str, after: str, why: str, expected: str, more: dict[str, str] | None
+) -> None:
+    """On each node; `more` are fields of the event of node 0. Nodes a and b trained."""
+    node = Node(Settings(Member(me)), CycleRecord(1, Kind.JOIN, base=0))
+    node.view["members/0"] = Membership((Member("a"), Member("b"))).encode()
+    node.membership = Membership(tuple(map(Member, after.split())), (("b", why),))
+    actions = changed_members(node)
+    assert [action.text for action in actions if isinstance(action, m.Log)] == [expected]
+    fields = [
+        action.fields
+        for action in actions
+        if isinstance(action, m.Journal) and action.kind == "node_replaced"
+    ]
+    assert fields == ([] if more is None else [{"cycle": 0, "suspect": "b", **more}])

@@ -158,6 +158,7 @@ class Gather:
 
     since: float = 0.0
     quorum_since: float | None = None
+    wait: float = 0.0  # seconds from then on for more nodes, on the node that chooses
     is_spare: bool = False  # the membership is formed without this node
     has_compared: bool = False  # another --nnodes was logged
     has_logged: bool = False  # what it waits for
