@@ -1,4 +1,5 @@
-"""`place`: which nodes take part, and in which order."""
+"""Which nodes take part, and in which order (`place`); when a membership is formed anew although none has failed; and
+what is logged of both."""
 
 from __future__ import annotations
 
@@ -6,14 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.control.gathering import place
-from holdfast.fault_tolerance.launcher.control.records import Member, Membership
+from holdfast.fault_tolerance.launcher.control import messages as m
+from holdfast.fault_tolerance.launcher.control.gathering import changed_members, on_gather, place
+from holdfast.fault_tolerance.launcher.control.node import Gather, Node, Run
+from holdfast.fault_tolerance.launcher.control.records import (
+    FIRST,
+    CycleRecord,
+    Kind,
+    Member,
+    Membership,
+    Settings,
+    encode,
+)
+from holdfast.fault_tolerance.launcher.control.running import on_run
 
 
 def members(text: str) -> list[Member]:
     """`a b:2`: names, with a number after a colon."""
     found = [word.partition(":") for word in text.split()]
     return [Member(name, order=int(order or -1)) for name, _, order in found]
+
+
+def in_domains(text: str) -> list[Member]:
+    """`a/x b/y`: names, each with a domain."""
+    return [Member(name, domain=domain) for name, _, domain in (word.partition("/") for word in text.split())]
 
 
 def names(nodes: tuple[Member, ...]) -> str:
@@ -35,11 +52,8 @@ def names(nodes: tuple[Member, ...]) -> str:
 def test_segments_are_complete_groups_of_one_domain(
     asked: str, before: str, most: int, expected: str
 ) -> None:
-    nodes = [
-        Member(name, domain=domain) for name, _, domain in (word.partition("/") for word in asked.split())
-    ]
     previous = Membership(tuple(members(before)))
-    assert names(place(nodes, previous, most, segment=2)) == expected
+    assert names(place(in_domains(asked), previous, most, segment=2)) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,3 +94,89 @@ def test_place_never_drops_a_trained_node_for_a_new_one(
     assert len(set(chosen)) == len(chosen) == min(len(asked), most)
     trained = [name for name in before[:most] if name in asked]
     assert [name for name in chosen if name in trained] == trained
+
+
+@pytest.mark.parametrize(
+    ("waiting", "suspect", "excludes", "segment", "most", "sick", "expected"),
+    [
+        ("", "", False, 1, 2, "card 3", ""),
+        ("c/y", "", False, 1, 2, "card 3", "node a is sick: card 3"),
+        ("c/y", "c", False, 1, 2, "card 3", "node a is sick: card 3"),
+        ("c/y", "c", True, 1, 2, "card 3", ""),
+        ("c/y", "y", True, 1, 2, "card 3", ""),  # its rack
+        ("silent/y", "", False, 1, 2, "card 3", ""),
+        ("c/y", "", False, 2, 2, "card 3", ""),
+        ("c/x", "", False, 2, 2, "card 3", "node a is sick: card 3"),
+        ("c/y d/y", "", False, 2, 2, "card 3", "node a is sick: card 3"),
+        ("c/y d/y", "d", True, 2, 2, "card 3", ""),
+        ("c/y d/y", "", False, 1, 4, "", "2 more nodes came to join"),
+        ("c/y d/y", "d", True, 1, 4, "", "1 more node came to join"),
+        ("c/y d/y", "d", True, 2, 4, "", ""),
+        ("c/y d/y", "", False, 2, 4, "", "2 more nodes came to join"),
+    ],
+)
+def test_membership_of_a_healthy_job_is_formed_anew_where_the_nodes_that_wait_can_help(
+    waiting: str, suspect: str, excludes: bool, segment: int, most: int, sick: str, expected: str
+) -> None:
+    """Two nodes train, a and b, and two are needed; a may be sick."""
+    trains, waits = in_domains("a/x b/x"), in_domains(waiting)
+    settings = Settings(
+        trains[0], least=2, most=most, exclude_suspects=excludes, exclude_sick=True, segment=segment
+    )
+    membership = Membership(tuple(trains), ((suspect, ""),) if suspect else ())
+    node = Node(settings, FIRST, membership, has_begun=True, health=sick, may_leave=bool(sick))
+    node.view["join/0"] = "".join(encode({"node": each.node, "domain": each.domain}) + "\n" for each in waits)
+    node.contact.has_moved = {f"alive/{each.node}" for each in waits if each.node != "silent"}
+    actions = on_run(node, Run(), m.Tick(), 0.0)
+    reasons = [action.new for action in actions if isinstance(action, m.Cas)]
+    assert [f'"reason":"{expected}"' in each for each in reasons] == ([True] if expected else [])
+
+
+@pytest.mark.parametrize(("sick", "most", "seconds"), [("card 3", 2, "2"), ("", 3, "30"), ("", 2, "")])
+def test_log_says_how_long_the_job_waits_for_more_nodes(sick: str, most: int, seconds: str) -> None:
+    node = Node(Settings(Member("a"), least=2, most=most))
+    asks = "".join(encode({"node": name, "sick": sick}) + "\n" for name in "ab")
+    node.view.update({"cycle/1": "", "left": "", "failures": "", "join/0": asks})
+    phase = Gather()
+    actions = [*on_gather(node, phase, m.Tick(), 1.5), *on_gather(node, phase, m.Tick(), 2.5)]
+    lines = [action.text for action in actions if isinstance(action, m.Log)]
+    assert [f"waits {seconds} s for more nodes" in line for line in lines] == ([True] if seconds else [])
+
+
+@pytest.mark.parametrize(
+    ("me", "after", "why", "expected", "more"),
+    [
+        (
+            "a",
+            "a c",
+            "card 3",
+            "node b is sick, node c takes its place: card 3",
+            {"sick": "card 3", "instead": "c"},
+        ),
+        ("a", "a", "card 3", "node b is sick, the others continue without it: card 3", {"sick": "card 3"}),
+        ("a", "a c", "", "node b is suspect: node c takes its place", {"instead": "c"}),
+        ("c", "a c", "card 3", "node b is sick, it has no place: card 3", None),
+        (
+            "a",
+            "a b",
+            "card 3",
+            "node b is sick, it trains, as no other node waits for its place: card 3",
+            None,
+        ),
+    ],
+)
+def test_node_that_is_sick_or_suspect_is_logged_once(
+    me: str, after: str, why: str, expected: str, more: dict[str, str] | None
+) -> None:
+    """On each node; `more` are fields of the event of node 0. Nodes a and b trained."""
+    node = Node(Settings(Member(me)), CycleRecord(1, Kind.JOIN, base=0))
+    node.view["members/0"] = Membership((Member("a"), Member("b"))).encode()
+    node.membership = Membership(tuple(map(Member, after.split())), (("b", why),))
+    actions = changed_members(node)
+    assert [action.text for action in actions if isinstance(action, m.Log)] == [expected]
+    fields = [
+        action.fields
+        for action in actions
+        if isinstance(action, m.Journal) and action.kind == "node_replaced"
+    ]
+    assert fields == ([] if more is None else [{"cycle": 0, "suspect": "b", **more}])

@@ -406,15 +406,16 @@ def test_a_rank_that_stays_at_its_end_was_not_noticed_until_then() -> None:
 @pytest.mark.parametrize(
     ("more", "effect"),
     [
-        ({"instead": "c"}, "node c has taken its place"),
-        ({}, "the others have continued without it"),
+        ({"instead": "c"}, "suspect: node c has taken its place"),
+        ({}, "suspect: the others have continued without it"),
+        ({"sick": "GPU 3 is lost"}, "sick (GPU 3 is lost): the others have continued without it"),
     ],
 )
 def test_what_a_suspicion_has_changed_is_told_with_the_failure(more: dict[str, object], effect: str) -> None:
     story = Story().cycle(1, 0).exit(5, 0, rank=1, code=1).restart(5.5, to=1)
     story.tell(5.7, "node_suspected", cycle=0, suspect="b", facts="node b: it crashed twice")
     story.tell(5.8, "node_replaced", cycle=0, suspect="b", **more)
-    expected = f"restarted (1 of 3); suspect: node b: it crashed twice; node b is suspect: {effect}"
+    expected = f"restarted (1 of 3); suspect: node b: it crashed twice; node b is {effect}"
     assert only(story.cycle(6, 1)).outcome == expected
 
 

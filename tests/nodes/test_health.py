@@ -59,9 +59,8 @@ def test_a_node_that_gets_sick_loses_its_place_to_a_spare(cluster: Cluster) -> N
     wait_until(lambda: "waiting/0" in json.dumps(a.journal("decision")), what="node 0 counts the spare")
     cluster.tell("fail")
     a.hear("trains", 1), c.hear("trains", 1)
-    for node in a, c:
-        node.wait_for("node \\S+ is sick, it has no place: command: card 3 is loose")
-    a.wait_for("is sick: node \\S+ takes its place")
+    a.wait_for("node \\S+ is sick, node \\S+ takes its place: command: card 3 is loose")
+    c.wait_for("node \\S+ is sick, it has no place: command: card 3 is loose")
     b.wait_for("has no place in cycle 1, since it is sick")
     finish(cluster, a, b, c)
     (event,) = a.journal("node_sick")
@@ -131,7 +130,7 @@ def test_a_node_that_gets_sick_is_excluded_while_it_trains(cluster: Cluster) -> 
     cluster.tell("sick b")
     assert "is sick: command: card 3 is loose" in b.end(0)
     a.hear("trains", 1)
-    a.wait_for("is sick: the others continue without it")
+    a.wait_for("is sick, the others continue without it: command: card 3 is loose")
     finish(cluster, a)
 
 

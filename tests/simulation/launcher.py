@@ -492,6 +492,8 @@ class Launcher:
             self.world.injected_at = self.world.now
             self.ranks[0].exit(1, m.Cause.OWN, "ImportError: injected")  # before the last one was started
         self.post(m.Started())
+        if self.name in self.world.sick_in_training:
+            self.world.after(5.0, self.post, m.Health(action.cycle, SICK))
         for rank in self.ranks:
             self.world.after(self.random.uniform(0.01, 0.2), self._join, rank)
 

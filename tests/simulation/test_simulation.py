@@ -167,6 +167,25 @@ def test_sick_nodes_leave_where_the_others_suffice(
     assert all(record.restarts == 0 for record in world.records.values())
 
 
+@pytest.mark.parametrize(
+    ("least", "faults", "cycles"),
+    [
+        (2, [(9.0, "overheat", (1,))], ["n0 n1 n2", "n0 n2"]),
+        (1, [(9.0, "overheat", (1,)), (9.0, "overheat", (2,))], ["n0 n1 n2", "n0"]),
+    ],
+    ids=["one node", "two at the same moment"],
+)
+def test_node_that_is_sick_only_while_it_trains_restarts_the_job_once(
+    least: int, faults: list[tuple[float, str, tuple[object, ...]]], cycles: list[str]
+) -> None:
+    """With --ft-health-action exclude: what its checks find between two cycles is good."""
+    job = replace(_job(3, faults), least=least, total=300.0, limit=900.0, exclude_sick=True)
+    world, violation = run(job)
+    assert not violation
+    assert _names(world) == cycles
+    assert [node.exit_code for node in world.launchers] == [0, 0, 0]
+
+
 def test_sick_node_that_recovers_has_a_place_again() -> None:
     """It waits as a spare, without --ft-health-action exclude."""
     faults = [(0.0, "sicken", (1, 10.0)), (15.0, "power_off", (2,))]

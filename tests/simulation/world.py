@@ -99,6 +99,7 @@ class World:
         self.cannot_start: set[str] = set()
         self.broken_rank_store: set[str] = set()
         self.sick_until: dict[str, float] = {}
+        self.sick_in_training: set[str] = set()
         self.lost_replies = 0.0
         self.skew: set[str] = set()
         self.steps = 0
@@ -179,7 +180,8 @@ class World:
             most_stalled=scenario.most_stalled,
             same_failure_limit=scenario.same_failure_limit,
             exclude_suspects=scenario.exclude_suspects,
-            checks_health=not scenario.is_alone and (scenario.sick > 0 or "sicken" in kinds),
+            checks_health=not scenario.is_alone
+            and (scenario.sick > 0 or bool(kinds & {"sicken", "overheat"})),
             exclude_sick=scenario.exclude_sick,
             no_restart_code=NO_RESTART,
         )
@@ -347,6 +349,11 @@ class World:
         for node in self.launchers[number : number + 1]:
             if node.ranks and not node.gone:
                 node.post(m.Health(node.cycle, SICK))
+
+    def overheat(self, number: int) -> None:
+        """Checks find this node sick from now on, but only while it trains."""
+        self.sick_in_training.add(f"n{number}")
+        self.launchers[number].post(m.Health(self.launchers[number].cycle, SICK))
 
     def block_rank(self, index: int) -> None:
         """A rank waits for a disk, and even SIGKILL does not end it."""

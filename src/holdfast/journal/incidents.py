@@ -335,7 +335,10 @@ class _Cycle:
     def read_node_replaced(self, event: Event) -> None:
         node, instead = event.text("suspect"), event.text("instead")
         effect = f"node {instead} has taken its place" if instead else "the others have continued without it"
-        self.suspected.append(f"node {node} is suspect: {effect}")
+        sick = event.text("sick")
+        self.suspected.append(
+            f"node {node} is sick ({sick}): {effect}" if sick else f"node {node} is suspect: {effect}"
+        )
 
     def read_job_lost(self, event: Event) -> None:
         why, host = event.text("reason") or "no reason given", event.text("host")

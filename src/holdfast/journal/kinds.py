@@ -217,8 +217,8 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "node_replaced": (
         "a suspected or sick node of this cycle takes no part in the next one",
-        "`cycle`, `suspect`, `instead` (the node that takes its place; missing where the others continue "
-        "without it)",
+        "`cycle`, `suspect` (the node's name), `sick` (why it is so; missing where past failures make it suspect), "
+        "`instead` (the node that takes its place; missing where the others continue without it)",
     ),
     "checkpoint_chosen": (
         "rank 0 is about to load a checkpoint (`Loop.last_checkpoint`, the callbacks for Lightning and "

@@ -189,17 +189,21 @@ def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]
     phase.quorum_since = now if phase.quorum_since is None else phase.quorum_since
     waited = now - phase.quorum_since
     is_whole = record.kind is Kind.RESTART and not record.lost
-    if waits and waited < (settings.join_timeout if is_whole else settings.last_call + SAVING):
-        return actions
     names = [each.node for each in chosen]
     full = settings.most - settings.most % settings.segment
-    if len(chosen) < full or not suspected.keys().isdisjoint(names):
+    phase.wait = 0.0
+    if waits:
+        phase.wait = settings.join_timeout if is_whole else settings.last_call + SAVING
+    elif len(chosen) < full or not suspected.keys().isdisjoint(names):
         new = len(joined) - sum(name in joined for name in previous.names)
-        limit = settings.last_call if len(joined) < settings.most else min(SPARES_WAIT, settings.last_call)
+        phase.wait = (
+            settings.last_call if len(joined) < settings.most else min(SPARES_WAIT, settings.last_call)
+        )
         if before:
-            limit = SPARES_WAIT if new < record.waiting else 0.0
-        if waited < limit:
-            return actions
+            phase.wait = SPARES_WAIT if new < record.waiting else 0.0
+    if waited < phase.wait:
+        return actions
+    phase.has_logged = True  # nothing is waited for
     found = Membership(chosen, tuple(_unfit_nodes(node, suspected, sick, joined, names, now).items()))
     return [*actions, *node.once(m.Cas(node.key("members"), "", found.encode()))]
 
@@ -320,7 +324,7 @@ def _log_waiting(node: Node, phase: Gather, now: float) -> list[Action]:
     elif phase.is_spare:
         text = f"joined during cycle {cycle}; it will be added at the next restart"
     elif phase.quorum_since is not None:
-        wait = f"waits {settings.last_call:g} s for more nodes to join cycle {cycle}"
+        wait = f"waits {phase.wait:g} s for more nodes to join cycle {cycle}"
         text = f"{wait} ({wanted} can take part), then begins"
     else:
         limit = f"timeout {settings.join_timeout:g} s"
@@ -380,26 +384,24 @@ def changed_members(node: Node) -> list[Action]:
     if not node.record.gather:
         return []
     members, cycle = node.membership, node.record.cycle
+    before = node.view.get(key("members", node.record.base), "") if node.is_leader else ""
+    previous, unfit = Membership.decode(before).names, dict(members.unfit)
+    replaced = [name for name in previous if name in members.left_out]
     actions: list[Action] = []
-    for name, why in members.unfit:
+    for name, why in unfit.items():
         if why:
             trains = name in members.names
             effect = "it trains, as no other node waits for its place" if trains else "it has no place"
-            actions.append(Log(f"node {name} is sick, {effect}: {why}"))
+            actions += [] if name in replaced else [Log(f"node {name} is sick, {effect}: {why}")]
             if node.is_leader:
                 actions.append(journal("node_sick", cycle=cycle, sick=name, reason=why, trains=trains))
-    before = node.view.get(key("members", node.record.base), "")
-    if not (node.is_leader and before):
-        return actions
-    previous = Membership.decode(before).names
-    for name in [name for name in previous if name in members.left_out]:
-        number = previous.index(name)
+    for name in replaced:
+        number, why = previous.index(name), unfit[name]
         instead = members.names[number] if number < len(members.names) else ""
         instead = "" if instead in previous else instead
-        text = f"node {instead} takes its place" if instead else "the others continue without it"
-        what = "sick" if dict(members.unfit)[name] else "suspect"
-        actions.append(Log(f"node {name} is {what}: {text}"))
-        fields = {"cycle": cycle - 1, "suspect": name}
-        actions.append(journal("node_replaced", **fields, **({"instead": instead} if instead else {})))
+        effect = f"node {instead} takes its place" if instead else "the others continue without it"
+        text = f"node {name} is sick, {effect}: {why}" if why else f"node {name} is suspect: {effect}"
+        more = {name: value for name, value in (("sick", why), ("instead", instead)) if value}
+        actions += [Log(text), journal("node_replaced", cycle=cycle - 1, suspect=name, **more)]
     names = [name for name in previous if name not in (*members.names, *members.left_out)]
     return [*actions, *([journal("node_not_back", cycle=node.record.base, lost=names)] if names else [])]

@@ -158,6 +158,7 @@ class Gather:
 
     since: float = 0.0
     quorum_since: float | None = None
+    wait: float = 0.0  # seconds from then on for more nodes, on the node that chooses
     is_spare: bool = False  # the membership is formed without this node
     has_compared: bool = False  # another --nnodes was logged
     has_logged: bool = False  # what it waits for
@@ -448,7 +449,11 @@ class Node:
         """The cycle of this record is the next one."""
         self.clock = (max(record.at, self.job_time(now)), now)
         self.record, self.has_begun, self.evidence, self.request = record, False, "", None
-        self.iteration, self.read_until, self.health, self.may_leave = -1, None, None, False
+        self.iteration, self.read_until = -1, None
+        # Nothing has failed before a JOIN. A check that fails only while ranks train would now find nothing, and this
+        # node would take its place, be sick again, and ask for the next restart.
+        if record.kind is not Kind.JOIN or not self.may_leave:
+            self.health, self.may_leave = None, False
         self.is_suspect = self.is_suspect and not record.gather
         self.sent.clear()
         self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.incidents.suspicions import FORGIVEN_AFTER
@@ -34,7 +35,7 @@ SAME_MOMENT = 0.25
 EVIDENCE = 0.02
 """Seconds for evidence after a crash."""
 NEWCOMERS = 64
-"""Nodes that wait for a place, of which node 0 watches the heartbeats."""
+"""Nodes that wait for a place, of which node 0 and a sick node watch the heartbeats."""
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *PASSED_ON}
 
 
@@ -208,42 +209,58 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
     if not node.is_leader:
         node.read(node.key("waiting"), 1.0)
         return []
-    node.read(node.key("join"), 1.0)
-    gone = {*node.membership.names, *node.view.log(LEFT)}
-    names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
-    lost = [name for name in names if node.is_lost(name, node.settings.node_timeout, now)]
-    alive = sum(name not in lost and key("alive", name) in node.contact.has_moved for name in names)
+    names = _newcomers(node, now)
+    alive = len(_moving(node, names))
     actions: list[Action] = []
     if alive != node.newcomers:
         node.newcomers = alive
         node.view[node.key("waiting")] = str(alive)
         actions.append(m.Put(node.key("waiting"), str(alive)))
-    more = min(
-        sum(_may_join(node, name, now) for name in names if name not in lost), node.settings.most - node.nodes
-    )
-    if node.settings.segment > 1 and more > 0:  # only complete groups get a place
-        lines = node.view.log(node.key("join"))
-        able = [*node.membership.members, *(Member.decode(lines[name]) for name in names if name not in lost)]
-        most, segment = node.settings.most, node.settings.segment
-        more = len(place(able, node.membership, most, segment=segment)) - node.nodes
-    if not alive or more < 1:
+    if not alive or node.nodes >= node.settings.most:
+        return actions
+    more = _would_train(node, node.membership.members, names, now) - node.nodes
+    if more < 1:
         return actions
     return [*actions, *_form_anew(node, f"{more} more node{'s' if more > 1 else ''} came to join", now)]
 
 
+def _newcomers(node: Node, now: float) -> list[str]:
+    """The nodes that wait for a place, without those that are lost."""
+    node.read(node.key("join"), 1.0)
+    gone = {*node.membership.names, *node.view.log(LEFT)}
+    names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
+    return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
+
+
+def _moving(node: Node, names: list[str]) -> list[str]:
+    """Those of the nodes whose heartbeats were seen to move."""
+    return [name for name in names if key("alive", name) in node.contact.has_moved]
+
+
+def _would_train(node: Node, members: Sequence[Member], newcomers: list[str], now: float) -> int:
+    """How many of these members and newcomers a new membership would have."""
+    lines, settings = node.view.log(node.key("join")), node.settings
+    able = [*members, *(Member.decode(lines[name]) for name in newcomers if _may_join(node, name, now))]
+    if settings.segment == 1:
+        return min(len(able), settings.most)
+    return len(place(able, node.membership, settings.most, segment=settings.segment))
+
+
 def _may_join(node: Node, name: str, now: float) -> bool:
     """Whether a restart would let this node in where there is room."""
-    left_out = node.membership.left_out
-    domain = str(node.view.log(node.key("join"))[name].get("domain", ""))
+    line, left_out = node.view.log(node.key("join"))[name], node.membership.left_out
     is_old = node.job_time(now) - node.record.at >= FORGIVEN_AFTER
-    excludes = node.settings.exclude_suspects or node.settings.exclude_sick
-    return is_old or not excludes or (name not in left_out and domain not in left_out)
+    is_suspect = name in left_out or str(line.get("domain", "")) in left_out
+    return not line.get("may_leave") and (is_old or not (is_suspect and node.settings.exclude_suspects))
 
 
 def _watch_health(node: Node, now: float) -> list[Action]:
     """This node was found sick after the membership was formed: the others may be able to continue without it."""
-    is_needed = node.nodes - 1 + node.waiting < node.settings.least
-    if not node.may_leave or is_needed or dict(node.membership.unfit).get(node.name):
+    if not node.may_leave or dict(node.membership.unfit).get(node.name):
+        return []
+    others = [member for member in node.membership.members if member.node != node.name]
+    newcomers = _moving(node, _newcomers(node, now))
+    if _would_train(node, others, newcomers, now) < node.settings.least:
         return []
     return _form_anew(node, f"node {node.name} is sick: {node.health}", now)
 
