@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from holdfast.callbacks.stragglers import StragglerDetection
+from holdfast.in_time import UnderWay
 from holdfast.ptl_resiliency import StragglerDetectionCallback
 from holdfast.straggler import Detector
 from holdfast.straggler.session import Session
@@ -44,6 +45,20 @@ def callback(**kwargs: Any) -> StragglerDetectionCallback:
     )
 
 
+class Made(UnderWay[Any]):
+    """A report that is made before the next is due, however busy the machine is."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(call)
+        wait_until(lambda: self.is_done)
+
+
+@pytest.fixture
+def in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.callbacks.stragglers.UnderWay", Made)
+
+
+@pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize("interval", [1e-6, 0])
 def test_reports_of_a_whole_training(tmp_path: Path, log: pytest.LogCaptureFixture, interval: float) -> None:
     ours = callback(report_time_interval=interval, profiling_interval=1, num_gpu_perf_scores_to_log=3)
@@ -102,6 +117,7 @@ def test_it_ends_where_saving_fails_too(tmp_path: Path, log: pytest.LogCaptureFi
     assert log.messages[-1].startswith("Not saved before terminating: the last checkpoint could not be saved")
 
 
+@pytest.mark.usefixtures("in_time")
 def test_it_goes_on_if_it_was_not_asked_to_stop(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     job = trainer(tmp_path, callback(gpu_individual_perf_threshold=2.0, num_gpu_perf_scores_to_log=0))
     job.fit(Small())
@@ -137,6 +153,43 @@ def test_rank_0_makes_a_report_while_training_continues(
     made.release()
     run.close()
     assert given == [100, 200] and not Detector.initialized
+
+
+def stepped(run: StragglerDetection, steps: int) -> None:
+    for _ in range(steps):
+        with Detector.detection_section("training_step"):
+            pass
+        run.after_step(lambda metrics: None)
+
+
+def test_a_report_that_hangs_makes_no_step_wait_and_the_end_two_seconds(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(Session, "_report", lambda *_: over.wait(60) and None)
+    run = StragglerDetection(callback()._settings, 0, "fit()")
+    began = time.monotonic()
+    stepped(run, 40)
+    assert time.monotonic() - began < 2
+    run.close()
+    assert 1.9 < time.monotonic() - began < 10 and not Detector.initialized
+    failed, left_out = log.messages
+    assert "TooLate" in failed and left_out.startswith("23 straggler reports were left out")
+    over.set()
+
+
+def test_without_a_thread_the_step_makes_the_report(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    run = StragglerDetection(callback()._settings, 0, "fit()")
+    stepped(run, 20)
+    run.close()
+    assert len([text for text in log.messages if "processing time" in text]) == 4
+    assert "a straggler report failed" not in log.text
 
 
 class Unlucky(Exception):

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 CALLBACK = "StragglerDetectionCallback"
 LOGGER = "nemo_logger.StragglerDetectionCallback"
-PATIENCE = 60.0
-"""Seconds for which a report that is being made is waited for where the next one is due, or at the end."""
+PATIENCE = 2.0
+"""Seconds for which the last report is waited for at the end."""
 STOPS_ON = {
     CONFIRMED: "when a score is below its threshold in three successive reports and a verdict names that rank or its "
     "node, which takes at least 3 ranks (stop_on='confirmed', the default: one low score, as stop_on='scores' takes, "
@@ -134,7 +134,8 @@ class StragglerDetection:
     """The detector of one training, and what each of its reports leads to. Made on all ranks together.
 
     A report is exchanged in its step. Where no stop depends on it, rank 0 makes it of that in a thread, and reads it in
-    the next step in which it is ready. With `stop_if_detected` all ranks must know of it in the same step.
+    the next step in which it is ready. One that is due while the thread still makes the one before is left out, so that
+    no step waits for the thread. With `stop_if_detected` all ranks must know of it in the same step.
     """
 
     def __init__(self, settings: StragglerSettings, rank: int, entry: str) -> None:
@@ -159,7 +160,8 @@ class StragglerDetection:
         self.log = named(settings.logger_name)
         self._settings = settings
         self._confirmation = Confirmation()
-        self._has_logged_sections = self._has_logged_failure = False
+        self._has_logged_sections = self._has_logged_failure = self._has_logged_left_out = False
+        self._left_out = 0
         self._making: tuple[UnderWay[Report | None], Give] | None = None
         if settings.stop_if_detected and rank == 0:
             self.log.info("stop_if_detected: the job ends %s", STOPS_ON[settings.stop_on])
@@ -184,10 +186,19 @@ class StragglerDetection:
         if make is None:  # every rank but rank 0
             self._log_time(perf_counter() - started)
             return False
-        self.finish()  # the judge must have seen the one before
-        with self._logging_a_failure():
-            self._making = UnderWay(make), give
+        if self._making is None or self._making[0].is_done:
+            self.finish()  # the judge must have seen the one before
+            self._begin(make, give)
+        else:
+            self._left_out += 1
         return False
+
+    def _begin(self, make: Callable[[], Report | None], give: Give) -> None:
+        try:
+            self._making = UnderWay(make), give
+        except RuntimeError:  # no thread to be had
+            with self._logging_a_failure():
+                self._take(make(), give)
 
     def close(self) -> None:
         """Read the last report, and shut the detector down."""
@@ -195,20 +206,32 @@ class StragglerDetection:
         Detector.shutdown()
 
     def finish(self, *, to_loggers: bool = True) -> None:
-        """Read the report that is being made, if there is one; waits for it. `to_loggers`: give its metrics to them."""
+        """Read the report that is being made, if there is one; waits for `PATIENCE` seconds at most.
+
+        `to_loggers`: give its metrics to them.
+        """
         if self._making is None:
             return
         (making, give), self._making = self._making, None
         with self._logging_a_failure():
-            report = making.answer(PATIENCE)
-            if report is None:
-                return
-            started = perf_counter()
-            values = self._read(report)[2]
-            if values and self._settings.metrics and to_loggers:
-                with self._logging_a_failure():
-                    give(values)
-            self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)
+            self._take(making.answer(PATIENCE), give if to_loggers else None)
+        # Only now: a log handler that blocks may be what the thread waited for.
+        if self._left_out and not self._has_logged_left_out:
+            self._has_logged_left_out = True
+            self.log.warning(
+                "%d straggler reports were left out, as the one before was not made yet. This is logged once",
+                self._left_out,
+            )
+
+    def _take(self, report: Report | None, give: Give | None) -> None:
+        if report is None:
+            return
+        started = perf_counter()
+        values = self._read(report)[2]
+        if values and self._settings.metrics and give is not None:
+            with self._logging_a_failure():
+                give(values)
+        self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)
 
     def _decided(self, report: Report | None, started: float, give: Give) -> bool:
         """Whether the job stops, as rank 0 found and all ranks know."""

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path, record_chosen
 from holdfast.callbacks.signals import Notices
-from holdfast.fault_tolerance import RankMonitorClient
+from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
 from holdfast.fault_tolerance.stop import StopPoint, position
 
 if TYPE_CHECKING:
@@ -148,6 +148,10 @@ class Loop:
         True: all ranks stop here; save a checkpoint and leave the loop. All ranks call it equally often. Raises
         RankMonitorClientError outside of the `with` block, or if `step` is no integer.
         """
+        if not self._entered:
+            raise RankMonitorClientError(
+                "the loop is not open: use `with holdfast.Loop() as loop:` around it"
+            )
         self._end_step()
         if not self._has_lost_supervision():
             self.client.heartbeat(step)

@@ -5,8 +5,8 @@ It is what `numpy.savez` makes of four arrays: `version`, `nodes` (of each rank)
 What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; bytes are made and
 read in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
 whole, so a reader sees the old or the new one; it is private (0600), and one of another user is not read. A state file
-that does not fit (of another version, of a job with other ranks or none of these nodes) is kept as `<file>.unused` when
-the next one is written; what is no state file of ours is left alone, and then nothing is written.
+that does not fit (empty, of another version, of a job with other ranks or none of these nodes) is kept as
+`<file>.unused` when the next one is written; what is no state file of ours is left alone, and then nothing is written.
 
 Does not cover: two jobs with one state file: the last to write wins.
 """
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.straggler")
 
 VERSION = 2
+VERSION_1 = b'{"version":1,"ranks":'
+"""What a file of version 1 begins with: it was JSON."""
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
 
@@ -149,6 +151,8 @@ class StateFile:
                 _write(self.path, as_bytes(*state))
             except OSError as error:
                 self._warn(error.strerror or str(error))
+            except Exception as error:  # of numpy, as for want of memory; the next state may do
+                self._warn(f"{type(error).__name__}: {error}")
 
     def _warn(self, problem: str) -> None:
         if not self._warned:
@@ -196,6 +200,10 @@ def _parsed(content: bytes | None) -> Mapping[str, Any] | None:
 
     if content is None:
         return None
+    if not content:
+        raise ValueError("it is empty")
+    if content.startswith(VERSION_1):
+        raise ValueError(f"it is of version 1, not {VERSION}")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {name: file[name] for name in ("version", "nodes", "names", "levels")}

@@ -144,6 +144,7 @@ class Capture:
         self._open.pop(key, None)
         if self._left_out:
             self._left_out.pop(key, None)
+            self._drop_left_out()
         if self._open:
             self._ended_inside = True
             if self._paused or self._left_out:
@@ -170,6 +171,15 @@ class Capture:
         """Close the source; if another thread is calling it, that thread does."""
         self._closing = True
         self._settle()
+
+    def _drop_left_out(self) -> None:
+        """Of threads with no profiled section any more: some never end, and each step would look at all of them."""
+        # Read first, so that a section opened by another thread meanwhile has its profiled one in `open_in`.
+        left_out = tuple(self._left_out.items())
+        open_in = {thread for _, _, thread in tuple(self._open.values())}
+        for key, thread in left_out:
+            if thread not in open_in:
+                self._left_out.pop(key, None)
 
     def _settle(self) -> None:
         while self._is_due() and self._lock.acquire(blocking=False):
@@ -222,6 +232,7 @@ class Capture:
         self._ended_inside = False
         for key in old:
             self._open.pop(key, None)
+        self._drop_left_out()
         if not old:
             return ""
         names = ", ".join(map(repr, tuple(old.values())[:3]))
