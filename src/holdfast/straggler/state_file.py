@@ -151,7 +151,7 @@ class StateFile:
                 _write(self.path, as_bytes(*state))
             except OSError as error:
                 self._warn(error.strerror or str(error))
-            except Exception as error:  # of numpy, as for want of memory; the next state may do
+            except Exception as error:  # of numpy, such as MemoryError; the next state may do
                 self._warn(f"{type(error).__name__}: {error}")
 
     def _warn(self, problem: str) -> None:
