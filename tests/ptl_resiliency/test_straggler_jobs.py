@@ -46,7 +46,8 @@ def test_two_ranks_under_the_launcher(spawn: Spawner, tmp_path: Path) -> None:
     assert re.search(rf"^Section relative performance \(training_step\):\n{worst}\n{best}$", said, re.M)
     times = len(re.findall(r"^Straggler report processing time: \d\.\d{3} sec\.$", said, re.M))
     reports = len(re.findall(r"^Section relative performance \(training_step\):$", said, re.M))
-    assert times == 2 * reports
+    # Rank 0 leaves a report out where the one before is not made yet; rank 1 has taken part in its exchange.
+    assert times > 2 * reports if "reports were left out" in said else times == 2 * reports
     ends = re.findall(r"stops: rank (\d) exits with 1 at (\d+), job\.should_stop=True", job.out())
     assert sorted(ends) == [("0", str(saved_step(tmp_path))), ("1", str(saved_step(tmp_path)))]
     assert len(re.findall(r"^Detected stragglers\. Terminating training\.\.\.$", said, re.M)) == 2
