@@ -54,6 +54,7 @@ def main(folder: Path) -> None:
         html, plot = Path(place, "page.html"), (folder / "stragglers.png").resolve()
         write_journals(Path(place, "runs", "a"), 8, 2 * DAY, 5)
         holdfast(place, "goodput", "runs/a", "--html", html)
+        html.write_text(html.read_text(encoding="utf-8").replace(place, "/home/me"), encoding="utf-8")
         photograph(html, folder / "goodput.png", 1060)
         holdfast(place, "stragglers", "runs/a", "--plot", plot)
         shrink(plot)
