@@ -10,12 +10,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ..fault_tolerance.processes import proc
 from ..journal.event import CycleSorter, Event
 from ..journal.goodput import KINDS, JobNow, goodput
 from ..journal.incidents import KINDS as OF_INCIDENTS
-from ..journal.incidents import incidents
+from ..journal.incidents import NOT_OVER, incidents
 from ..journal.reader import STARTS, last_moments, stream_run
 
 
@@ -23,7 +24,15 @@ def read_job(run_dir: str, now: float) -> JobNow:
     """Read the journals at `now` (unix seconds). Raises `JournalUnreadable`."""
     before, launchers = _Launchers(), _Launchers()  # of the first reading, and of the second
     found = incidents(before.noted(stream_run(run_dir, OF_INCIDENTS)))
-    until = now if before.end(run_dir)[1] else 0.0
+    missing, is_running = before.end(run_dir)
+    if is_running and not missing:  # so what is not over in this life of the job has no other reason
+        found = [
+            replace(each, outcome=each.outcome.replace(NOT_OVER, "not over yet"))
+            if each.run == before.run
+            else each
+            for each in found
+        ]
+    until = now if is_running else 0.0
     ledger = goodput(launchers.noted(stream_run(run_dir, KINDS)), found, until)
     end, _ = launchers.end(run_dir)
     progress = [event for _, event in sorted(launchers.progress.items())] if launchers.unended else ()
@@ -46,6 +55,7 @@ class _Launchers:
         self.unended: dict[str, float] = {}  # the time of the last event
         self._starts: dict[str, Event] = {}
         self._codes: dict[str, str] = {}
+        self.run = 0
         self._sorter, self._cycle = CycleSorter(), (0, 0)
 
     def noted(self, events: Iterable[Event]) -> Iterator[Event]:
@@ -56,6 +66,7 @@ class _Launchers:
 
     def take(self, event: Event) -> None:
         source, cycle = event.source, self._sorter.cycle_of(event)
+        self.run = cycle[0]
         if event.kind == "cycle_start":
             self.progress.pop(source, None)
             if cycle > self._cycle:  # a node that has no part in it is out of the job
