@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
+from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.report import store
+from holdfast.views.job import read_job
 from tests.incidents.cases_for_reports import FIXTURES, evidence, judged
-from tests.journal.story import Story, write
+from tests.journal.story import START, Story, write
 from tests.processes import Spawned, Spawner
 
 CLI = [sys.executable, "-m", "holdfast"]
@@ -66,6 +69,19 @@ def test_json(spawn: Spawner, run_dir: Path) -> None:
 def test_no_incidents(spawn: Spawner, tmp_path: Path) -> None:
     process = ended(spawn, "incidents", str(write(Story().cycle(1, 0), tmp_path)))
     assert (process.returncode, process.out()) == (0, "no incidents\n")
+
+
+def test_a_launcher_that_ended_without_a_record_is_in_the_list(spawn: Spawner, tmp_path: Path) -> None:
+    """With the time of its last event, of whatever kind and in whatever file."""
+    node = socket.gethostname()
+    story = Story().tell(0, "run_start", node, **{**proc.identity(), "started": 1}).cycle(1, 0, node)
+    write(story.tell(20, "monitor_replaced", node), tmp_path)
+    line = {"t": START + 25, "mono": 25.0, "node": node, "cycle": 0, "kind": "progress"}
+    (tmp_path / f"newest-{node}.7.jsonl").write_text(json.dumps(line, separators=(",", ":")) + "\n")
+    end = "the job ended without a record at 2027-01-15 08:00:25 UTC"
+    process = ended(spawn, "incidents", str(tmp_path))
+    assert (process.returncode, process.out()) == (0, f"no incidents\n{end}\n")
+    assert read_job(str(tmp_path), START + 500).end == end
 
 
 @pytest.fixture

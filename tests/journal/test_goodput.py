@@ -222,6 +222,13 @@ def test_whether_a_launcher_without_an_end_still_runs(
     assert found.ledger and (found.end, found.ledger.wall) == (end, wall)
 
 
+def test_a_preemption_in_progress_of_a_launcher_that_runs(tmp_path: Path) -> None:
+    node = socket.gethostname()
+    story = trains(Story().tell(0, "run_start", node, **proc.identity()), 8, 0, 1, node)
+    write(story.tell(20, "preemption", node, signal="SIGTERM"), tmp_path)
+    assert [each.outcome for each in read_job(str(tmp_path), START + 21).incidents] == ["not over yet"]
+
+
 def test_a_job_that_goes_on_without_a_lost_node_has_its_own_end(tmp_path: Path) -> None:
     story = Story().tell(0, "run_start", "a:1").tell(0, "run_start", "b:1").cycle(1, 0, "b:1", first=2)
     story.cycle(1, 0, "a:1").tell(20, "node_lost", "a:1", lost="b:1", waited=3.0).restart(20, 1, "a:1")

@@ -366,8 +366,10 @@ def test_an_excluded_node_and_a_shutdown() -> None:
 
 def test_a_launcher_that_was_killed_and_started_again() -> None:
     story = Story().tell(0, "run_start").cycle(1, 0).tell(30, "run_start").cycle(31, 0)
+    story.tell(34, "first_step", cycle=0, rank=0, step=5).tell(60, "run_end", exit_code=0)
     incident = only(story)
     assert (incident.kind, incident.run, incident.t) == ("launcher lost", 1, START + 30)
+    assert (incident.outcome, incident.resume_seconds) == ("the job was started again", 4.0)
 
 
 def test_a_run_directory_that_is_used_again_keeps_the_runs_apart() -> None:

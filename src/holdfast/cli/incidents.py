@@ -115,6 +115,7 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
     from ..incidents.report.store import reports
     from ..journal.incidents import KINDS, incidents
     from ..journal.reader import STARTS, concurrent_runs, read_run, stream_run
+    from ..views.job import end_without_record
 
     found = incidents(stream_run(run_dir, KINDS))
     if (number := arguments.number) is not None:
@@ -145,7 +146,8 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
             f"{run_dir}: no event in its journal can be read, so incidents are not known. A full disk leaves an empty "
             "journal."
         )
-    return _incident_table(found) + "".join(others)
+    end = end_without_record(run_dir)
+    return _incident_table(found) + (f"{end}\n" if end else "") + "".join(others)
 
 
 def _report(stored: StoredIncident, arguments: argparse.Namespace) -> str | None:

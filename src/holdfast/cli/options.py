@@ -67,7 +67,7 @@ def one_run(path: str | None) -> str:
         return default_runs()[0].path
     if not holds_journal(path) and (runs := runs_in([path])):
         raise HoldfastError(
-            f"{path} has {len(runs)} runs in it. Name one: holdfast incidents {path} lists them."
+            f"{path} has {len(runs)} run{'s' * (len(runs) != 1)} in it. Name one: holdfast incidents {path} lists them."
         )
     return path
 

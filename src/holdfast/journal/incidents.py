@@ -100,14 +100,17 @@ def incidents(events: Iterable[Event]) -> list[Incident]:
         if event.kind in _READERS:
             _READERS[event.kind](cycle, event)
     found: list[list[Incident]] = []
-    following = start = None
+    following = start = again = None
     codes: set[str] = set()
     for cycle in reversed(places.values()):
         if following is not None and following.run != cycle.run:
+            again = following  # the next life of the job begins with it
             following = start = None
             codes = set()
         codes |= cycle.codes
-        found.append([_incident(failure, cycle, following, start, codes) for failure in cycle.failures()])
+        found.append(
+            [_incident(failure, cycle, following, start, codes, again) for failure in cycle.failures()]
+        )
         following = cycle
         start = cycle if any(kind in _STARTS for kind, _ in cycle.firsts) else start
     in_order = sorted((each for part in reversed(found) for each in part), key=lambda each: each.t)
@@ -381,6 +384,8 @@ class _Cycle:
             self.pids.setdefault(event.node, {}).setdefault(rank, pid)
 
 
+NOT_OVER = "not over yet, or its launcher was killed"
+"""The outcome where the journal shows none."""
 _STARTS = ("rank_start", "cycle_start")
 _FIRSTS = frozenset((*_STARTS, "first_step", "first_heartbeat", "resume"))
 _READERS: dict[str, Callable[[_Cycle, Event], None]] = {
@@ -393,16 +398,27 @@ COUNTED = KINDS - {"rank_start", "first_step", "first_heartbeat", "resume"}
 
 
 def _incident(
-    failure: _Failure, cycle: _Cycle, following: _Cycle | None, start: _Cycle | None, codes: set[str]
+    failure: _Failure,
+    cycle: _Cycle,
+    following: _Cycle | None,
+    start: _Cycle | None,
+    codes: set[str],
+    again: _Cycle | None,
 ) -> Incident:
-    """`following` is the next cycle of the run, `start` the next in which ranks started, `codes` are of its end."""
-    if following and failure.kind not in ("preemption", "job lost"):
+    """`following` is the next cycle of the run, `start` the next in which ranks started, `codes` are of its end.
+
+    `again` is the first cycle of the next run.
+    """
+    if failure.kind == "launcher lost" and following is None and again:
+        following = start = again
+        outcome = "the job was started again"  # when: that is how it was noticed
+    elif following and failure.kind not in ("preemption", "job lost"):
         used, allowed = (0, 0) if failure.kind in ("restart", "excluded") else cycle.restarts
         outcome = f"restarted ({used} of {allowed})" if used and allowed else "restarted"
     elif codes:
         outcome = f"the job ended with exit code {' or '.join(sorted(codes))}"
     else:
-        outcome = "restarting" if "restart" in cycle.once else "not over yet, or its launcher was killed"
+        outcome = "restarting" if "restart" in cycle.once else NOT_OVER
     if failure.kind not in ("preemption", "job lost"):
         outcome = "; ".join([outcome, *cycle.suspected])
     begun = _first(start, failure, "rank_start") or _first(start, failure, "cycle_start")

@@ -18,6 +18,7 @@ import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -111,6 +112,16 @@ def newest_events(path: str, kinds: Set[str], size: int) -> list[Event]:
     except OSError as error:
         raise JournalUnreadable(f"{path}: {error.strerror}.") from None
     return list(_events(path, kinds, start))
+
+
+def last_moments(run_dir: str) -> dict[str, float]:
+    """By launcher (source) the time of its last event of any kind, by its own clock. Raises `JournalUnreadable`."""
+    found: dict[str, float] = {}
+    for path in journal_files(run_dir, of_ranks=False) + _files(run_dir, NEWEST):
+        with suppress(OSError):
+            for event in _events(path, None, max(0, os.path.getsize(path) - CHUNK)):
+                found[event.source] = max(event.t, found.get(event.source, 0.0))
+    return found
 
 
 def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:

@@ -10,24 +10,41 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ..fault_tolerance.processes import proc
 from ..journal.event import CycleSorter, Event
 from ..journal.goodput import KINDS, JobNow, goodput
 from ..journal.incidents import KINDS as OF_INCIDENTS
-from ..journal.incidents import incidents
-from ..journal.reader import stream_run
+from ..journal.incidents import NOT_OVER, incidents
+from ..journal.reader import STARTS, last_moments, stream_run
 
 
 def read_job(run_dir: str, now: float) -> JobNow:
     """Read the journals at `now` (unix seconds). Raises `JournalUnreadable`."""
     before, launchers = _Launchers(), _Launchers()  # of the first reading, and of the second
     found = incidents(before.noted(stream_run(run_dir, OF_INCIDENTS)))
-    until = now if before.end()[1] else 0.0
+    missing, is_running = before.end(run_dir)
+    if is_running and not missing:  # so what is not over in this life of the job has no other reason
+        found = [
+            replace(each, outcome=each.outcome.replace(NOT_OVER, "not over yet"))
+            if each.run == before.run
+            else each
+            for each in found
+        ]
+    until = now if is_running else 0.0
     ledger = goodput(launchers.noted(stream_run(run_dir, KINDS)), found, until)
-    end, _ = launchers.end()
+    end, _ = launchers.end(run_dir)
     progress = [event for _, event in sorted(launchers.progress.items())] if launchers.unended else ()
     return JobNow(ledger if ledger.attempts else None, found, progress, end)
+
+
+def end_without_record(run_dir: str) -> str:
+    """Which launchers ended without a record, and when, in words; empty where none did. Raises `JournalUnreadable`."""
+    launchers = _Launchers()
+    for event in stream_run(run_dir, STARTS):
+        launchers.take(event)
+    return launchers.end(run_dir)[0] if launchers.unended else ""
 
 
 class _Launchers:
@@ -38,16 +55,18 @@ class _Launchers:
         self.unended: dict[str, float] = {}  # the time of the last event
         self._starts: dict[str, Event] = {}
         self._codes: dict[str, str] = {}
+        self.run = 0
         self._sorter, self._cycle = CycleSorter(), (0, 0)
 
     def noted(self, events: Iterable[Event]) -> Iterator[Event]:
         """The events as they are."""
         for event in events:
-            self._take(event)
+            self.take(event)
             yield event
 
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         source, cycle = event.source, self._sorter.cycle_of(event)
+        self.run = cycle[0]
         if event.kind == "cycle_start":
             self.progress.pop(source, None)
             if cycle > self._cycle:  # a node that has no part in it is out of the job
@@ -65,7 +84,7 @@ class _Launchers:
         if event.kind in ("run_start", "cycle_start") or source in self.unended:
             self.unended[source] = event.t
 
-    def end(self) -> tuple[str, bool]:
+    def end(self, run_dir: str) -> tuple[str, bool]:
         """How they ended, in words, and whether one of them runs on this machine."""
         if not self.unended:
             codes = " and ".join(sorted({*self._codes.values()}))
@@ -75,7 +94,8 @@ class _Launchers:
         if not gone:
             return "", True in runs.values()
         who = "the job" if len(gone) == len(runs) else f"node {', '.join(gone)}"
-        last = max(self.unended[source] for source in gone)
+        moments = last_moments(run_dir)
+        last = max(moments.get(source, self.unended[source]) for source in gone)
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(last))
         return f"{who} ended without a record at {when}", True in runs.values()
 

@@ -452,7 +452,7 @@ def _job_in(run_dir: str, until: float) -> Job:
 
 
 def _why_none(place: str) -> str:
-    from ...journal.reader import STARTS, JournalUnreadable, journal_files, read_run, runs_in
+    from ...journal.reader import STARTS, JournalUnreadable, last_moments, read_run, runs_in
 
     if not os.path.lexists(place):
         return "there is no such directory, and no process of this number"
@@ -461,14 +461,14 @@ def _why_none(place: str) -> str:
     if not os.access(place, os.R_OK | os.X_OK):
         return f"{os.strerror(errno.EACCES)}: run it as the job's user, or as root"
     try:
-        paths, events = journal_files(place), read_run(place, STARTS)
+        events = read_run(place, STARTS)
     except JournalUnreadable:
         inside = [run.path for run in runs_in([place])][:3]
         of_them = f" It holds those of {', '.join(inside)}: name one of them." if inside else ""
         return f"is no job's run directory: there is no journal in it.{of_them}"
     if not events:
         return "its journal has no start of a job yet, and no launcher of this node works there"
-    last = time.localtime(max(map(os.path.getmtime, paths)))
+    last = time.localtime(max(last_moments(place).values(), default=events[-1].t))
     when = time.strftime("%Y-%m-%d %H:%M:%S", last)
     nodes, here = sorted({event.node for event in events}), os.uname().nodename
     ends = {event.node: event.get("exit_code") for event in events if event.kind == "run_end"}
