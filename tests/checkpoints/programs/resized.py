@@ -67,7 +67,7 @@ def by_lightning() -> None:
         callbacks=[PreemptionCallback(), pl.callbacks.ModelCheckpoint(folder, save_last=True, **when[saved])],
     )  # fmt: skip
     trainer.fit(Noting(), datamodule=Numbered(STEP_SAMPLES // RANKS), ckpt_path="last")
-    print("ends after step", trainer.global_step, flush=True)
+    print(f"ends after step {trainer.global_step}\n", end="", flush=True)  # one write: two ranks print
 
 
 def by_transformers() -> None:
@@ -100,7 +100,7 @@ def by_transformers() -> None:
         callbacks=[PreemptionCallback(), Killing()],
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=True)
-    print("ends after step", trainer.state.global_step, flush=True)
+    print(f"ends after step {trainer.state.global_step}\n", end="", flush=True)  # one write: two ranks print
 
 
 if __name__ == "__main__":
