@@ -436,4 +436,4 @@ def test_replay_command_folder_of_runs_exits_with_2(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", str(run_dir.parent)]) == 2
-    assert "runs in it. Name one" in capsys.readouterr().err
+    assert "1 run in it. Name one" in capsys.readouterr().err
