@@ -31,6 +31,7 @@ RESTART = 60.0  # seconds from a failure until training continues
 STEP = 10.0
 FAULTS_PER_NODE = 1 / (100 * DAY)  # Llama 3 had one in 264 days; a day of a small job is to have some
 HOPELESS = 10
+SAME_FAILURE_LIMIT = 3  # the launcher's default: it ends the job
 RACK = 8
 
 # Shares of the interruptions of Llama 3's training (arXiv 2407.21783, table 5), rounded; what it calls "host" and
@@ -192,7 +193,9 @@ class Job:
         """The nodes that go behind the spares, how often each was suspected, and whether the job ends."""
         if self.policy == "suspicion":
             found = suspicions(self.history, self.now)
-            return {each.what for each in found.nodes}, found.times, found.program is not None
+            last = [(each.signature, each.step) for each in self.history[-SAME_FAILURE_LIMIT:]]
+            is_same = len(last) == SAME_FAILURE_LIMIT and bool(last[0][0]) and len(set(last)) == 1
+            return {each.what for each in found.nodes}, found.times, is_same
         if self.policy == "oracle":
             broken = {sorted(each.nodes)[0] for each in self.faults if each.nodes}
             return broken, {}, fault.kind == "bug_at_step"

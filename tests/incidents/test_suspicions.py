@@ -28,8 +28,8 @@ def nodes(found: Suspicions) -> list[str]:
     return [each.what for each in found.nodes]
 
 
-def judged(*history: Failure, now: float = 0.0, **settings: Any) -> Suspicions:
-    return suspicions(history, now, **settings)
+def judged(*history: Failure, now: float = 0.0) -> Suspicions:
+    return suspicions(history, now)
 
 
 HISTORIES: dict[str, tuple[list[Failure], list[str]]] = {
@@ -92,32 +92,6 @@ def test_a_suspicion_ends_after_an_hour() -> None:
     history = [crash("a", 5, at=0.0), crash("a", 9, at=100.0)]
     assert nodes(judged(*history, now=3699.0)) == ["a"]
     assert nodes(judged(*history, now=3700.0)) == []
-
-
-def test_the_same_failure_at_the_same_step_is_the_programs() -> None:
-    history = [error("a", 23), error("b", 23), error("a", 23)]
-    found = judged(*history)
-    assert found.program is not None and found.program.what == BUG and not found.nodes
-    assert "3 times in a row" in found.program.facts and "nodes a, b" in found.program.facts
-    assert judged(*history[1:]).program is None
-    assert judged(*history[1:], same_failure_limit=2).program is not None
-    assert judged(*history, same_failure_limit=None).program is None
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        error("a", 24),
-        crash("a", 23),
-        error("a", 23, hardware="GPU 3 is lost"),
-        crash("a", 23, signature="other"),
-    ],
-)
-@pytest.mark.parametrize("place", range(3))
-def test_another_failure_among_them_clears_the_program(other: Failure, place: int) -> None:
-    history = [error("a", 23), error("b", 23)]
-    history.insert(place, other)
-    assert judged(*history).program is None
 
 
 def loaded(path: str, attempt: int, **more: Any) -> Failure:

@@ -151,7 +151,7 @@ def _suspect_checkpoint(attempts: Sequence[Attempt]) -> str:
         for each in attempts
         if each.kind in FAILURES or each.took_steps
     ]
-    found = suspicions(history, attempts[-1].began, same_failure_limit=None).checkpoints
+    found = suspicions(history, attempts[-1].began).checkpoints
     own = [each.facts for each in found if each.what == attempts[-1].checkpoint]
     return "".join(f". The checkpoint is suspect: {facts}. Choose another one by hand" for facts in own)
 

@@ -1,10 +1,8 @@
-"""What past failures of a job make suspect: a node, the program, a checkpoint, or the link between two nodes. Pure.
+"""What past failures of a job make suspect: a node, a checkpoint, or the link between two nodes. Pure.
 
 `suspicions` reads the history of a job: the judgement of each failure, and how far the job had come. The
 rules, each with its facts in a sentence:
 
-- **The program** (code or data): the same failure at the same step, `same_failure_limit` times in a row, on whatever
-  node. Training again cannot help.
 - **A node**: at once where the evidence itself names hardware (an uncorrectable memory error, a lost GPU, a disk that
   fails), or a rank that the kernel does not let go; else when two of the last three failures accuse it with high
   confidence, at different steps, and accuse no other node both. A fault of hardware strikes at any place, a bug at one:
@@ -15,8 +13,8 @@ rules, each with its facts in a sentence:
 - **A pair of nodes**: the evidence of a failure accuses both, and no other failure decides. Neither is moved.
 
 A suspicion of a node ends when the others have failed without it, or after an hour.
-The launcher places nodes by this (`launcher.control.suspects`), and counts the same failure by itself, without waiting
-for a judgement (`control.records`). The retry policy names checkpoints by it (`autoresume.policy`).
+The launcher places nodes by this (`launcher.control.suspects`), and the retry policy names checkpoints by it
+(`autoresume.policy`). The same failure again and again is counted without a judgement (`control.records`).
 Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
 """
 
@@ -28,8 +26,6 @@ from dataclasses import dataclass, field, replace
 
 from .verdict import HIGH, KINDS, LOW, Kind
 
-SAME_FAILURE_LIMIT = 3
-"""The same failure at the same step, so often in a row: the program's."""
 RECENT = 3
 """A node is suspect that two of so many failures accuse."""
 FORGIVEN_AFTER = 3600.0
@@ -110,19 +106,12 @@ class Suspicions:
     domains: tuple[Suspicion, ...] = ()
     times: Mapping[str, int] = field(default_factory=dict)
     """How often each node was suspected, also where that has ended."""
-    program: Suspicion | None = None
-    """Training again cannot help: the job is to end."""
     checkpoints: tuple[Suspicion, ...] = ()
     pairs: tuple[Suspicion, ...] = ()
 
 
-def suspicions(
-    history: Iterable[Failure], now: float, *, same_failure_limit: int | None = SAME_FAILURE_LIMIT
-) -> Suspicions:
-    """What the failures of a job, the oldest first, make suspect at the time `now`, by the history's clock.
-
-    `same_failure_limit`: None where the same failure is never taken for the program's.
-    """
+def suspicions(history: Iterable[Failure], now: float) -> Suspicions:
+    """What the failures of a job, the oldest first, make suspect at the time `now`, by the history's clock."""
     failures = _without_shared(tuple(history))
     nodes: dict[str, Suspicion] = {}
     domains: dict[str, Suspicion] = {}
@@ -140,7 +129,6 @@ def suspicions(
         tuple(each for each in nodes.values() if now - each.since < FORGIVEN_AFTER),
         tuple(each for each in domains.values() if now - each.since < FORGIVEN_AFTER),
         times,
-        _suspect_program(failures, same_failure_limit),
         _suspect_checkpoints(failures),
         _suspect_pairs(failures),
     )
@@ -200,20 +188,6 @@ def _is_same(one: Failure, other: Failure) -> bool:
 
 def _step(failure: Failure) -> str:
     return "an unknown step" if failure.step is None else f"step {failure.step}"
-
-
-def _suspect_program(failures: Sequence[Failure], limit: int | None) -> Suspicion | None:
-    if limit is None or len(failures) < limit:
-        return None
-    row, last = failures[-limit:], failures[-1]
-    if not last.signature or any(
-        each.is_hardware or (each.signature, each.step) != (last.signature, last.step) for each in row
-    ):
-        return None
-    where = sorted({each.node for each in row if each.node})
-    nodes = f" on node{'s' if len(where) > 1 else ''} {', '.join(where)}" if where else ""
-    facts = f"the same failure {limit} times in a row, each time at {_step(last)}{nodes}: {last.signature}"
-    return Suspicion(last.signature, facts, last.at)
 
 
 def _suspect_checkpoints(failures: Sequence[Failure]) -> tuple[Suspicion, ...]:

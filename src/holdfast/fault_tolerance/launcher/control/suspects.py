@@ -81,7 +81,7 @@ def suspected_by(failure: Failure, log: str, nodes: int) -> list[Suspicion]:
     """
     if nodes < 2 and not failure.is_hardware:
         return []
-    found = suspicions(decoded(log), failure.at, same_failure_limit=None)
+    found = suspicions(decoded(log), failure.at)
     own = failure.node, failure.domain
     pairs = found.pairs if failure.peers else ()
     of_own = [each for each in (*found.nodes, *found.domains) if each.what in own]
@@ -92,7 +92,7 @@ def suspected_nodes(
     node: Node, members: Collection[Member], now: float
 ) -> tuple[dict[str, str], Mapping[str, int]]:
     """The suspected ones of these nodes, each with what is suspected: itself or its domain; and how often each was."""
-    found = suspicions(decoded(node.view.get(FAILURES, "")), node.job_time(now), same_failure_limit=None)
+    found = suspicions(decoded(node.view.get(FAILURES, "")), node.job_time(now))
     names = {each.what for each in found.nodes}
     sizes = Counter(member.domain for member in members) if found.domains else Counter[str]()
     domains = {each.what for each in found.domains if sizes[each.what] <= LARGEST_DOMAIN * len(members)}
