@@ -52,7 +52,10 @@ def output(words: Sequence[str], until: float) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         return "", f"{name} was not done in time"
     finally:
-        end(process)
+        if process.returncode is None:
+            end(process)
+        else:  # its number may be another's by now
+            RUNNING.discard(process.pid)
     if process.returncode:
         return "", err.decode(errors="replace").strip() or f"{name} ended with {process.returncode}"
     return out.decode(errors="replace"), ""
