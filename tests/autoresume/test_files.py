@@ -17,7 +17,6 @@ from holdfast.autoresume.chain import PREEMPTED, RUN_DIR, Launcher, launcher_in
 from holdfast.autoresume.ledger import Attempt, Ledger, attempt_begins, attempt_ends, chain_begins
 from holdfast.autoresume.outcome import Ending, Kind
 from holdfast.autoresume.run_dir import (
-    FLAG_VARIABLE,
     LEDGER,
     LOCK,
     Held,
@@ -33,6 +32,7 @@ from holdfast.autoresume.run_dir import (
     take_lock,
     whose_flag,
 )
+from holdfast.callbacks.completion import FLAG_VARIABLE
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.integrations.slurm.attempt import LOCK as SLURM_LOCK
 from holdfast.integrations.slurm.attempt import NAME as SLURM_JOB

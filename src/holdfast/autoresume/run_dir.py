@@ -39,7 +39,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from enum import Enum
 from typing import Any
 
-from ..callbacks.completion import FLAG_VARIABLE as FLAG_VARIABLE
+from ..callbacks.completion import FLAG_VARIABLE
 from ..checkpoints.atomic import flush
 from ..fault_tolerance.errors import ConfigError, HoldfastError
 from ..fault_tolerance.processes import proc
@@ -382,7 +382,7 @@ def _refuse_foreign(path: str) -> None:
     try:
         found = os.lstat(path)
     except OSError:
-        return  # told of by what comes next
+        return  # what follows reports it
     full = stat.S_ISREG(found.st_mode) and found.st_size
     if full or (stat.S_ISLNK(found.st_mode) and os.path.isfile(path)):
         what = f"has {found.st_size} bytes in it" if full else "is a symbolic link to a file"
