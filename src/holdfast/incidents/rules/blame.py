@@ -36,11 +36,11 @@ from ..verdict import (
     Verdict,
     Via,
 )
-from . import places as P
 from . import recorder
 from .differences import difference
 from .exits import COLLATERAL, End, Role
 from .graph import JobView, RankView, waits_in
+from .places import is_own
 from .sentence import against, against_nobody, called, ranks, seconds, short, wait
 from .signatures import is_computing, moves
 
@@ -112,7 +112,7 @@ def _mismatch(ends: Sequence[End], first: End) -> Verdict:
     lines = {
         end.rank.rank: own
         for end in ends
-        if end.rank.raised and (own := next(filter(P.is_own, end.rank.raised.frames), None))
+        if end.rank.raised and (own := next(filter(is_own, end.rank.raised.frames), None))
     }
     off = recorder.odd(lines)
     culprit = next((end for end in ends if end.rank.rank in off), None) if len(off) == 1 else None

@@ -35,9 +35,9 @@ from ..verdict import (
     Strength,
     Via,
 )
-from . import places as P
 from . import recorder
 from .exits import COLLATERAL, End, Role, end_of
+from .places import Place, place_of
 from .signatures import activity, is_computing, main_stack, moves, waits_natively
 
 SAME_CLOCK, WALL_CLOCKS = 0.5, 10.0
@@ -327,7 +327,7 @@ def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
     ranks: dict[str, list[int]] = defaultdict(list)
     for view in waiting:
         is_at_store = view.activity.kind == RENDEZVOUS and any(
-            P.place_of(frame) == P.STORE for frame in main_stack(view.evidence) or ()
+            place_of(frame) == Place.STORE for frame in main_stack(view.evidence) or ()
         )
         ranks[Via.STORE if is_at_store else view.activity.kind].append(view.rank)
         if view.activity.operation == "init_process_group":

@@ -25,8 +25,8 @@ from ..evidence import (
     Thread,
 )
 from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Kind, Strength
-from . import places as P
 from . import recorder
+from .places import Place, function_of, is_own, place_of
 from .sentence import called, rate, short, worker_states
 
 WEAK, STRONG, PROOF = Strength.WEAK, Strength.STRONG, Strength.PROOF
@@ -43,33 +43,32 @@ class Wait(Enum):
     CONNECTION, POLL, READ, WRITE, PIPE, FIFO = range(6, 12)
 
 
-UNKNOWN, COMPUTES, SLEEPS, FUTEX, FILE_LOCK, WAIT, CONNECTION, POLL, READ, WRITE, PIPE, FIFO = Wait
 _CALLS = {
-    SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
-    FUTEX: "futex futex_waitv semop semtimedop",
-    FILE_LOCK: "flock fcntl",
-    WAIT: "wait4 waitid",
-    CONNECTION: "connect accept accept4 recvfrom recvmsg recvmmsg sendto sendmsg",
-    POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2",
-    READ: "read pread64 readv preadv open openat openat2 stat lstat newfstatat statx access faccessat getdents64 "
+    Wait.SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
+    Wait.FUTEX: "futex futex_waitv semop semtimedop",
+    Wait.FILE_LOCK: "flock fcntl",
+    Wait.CHILD: "wait4 waitid",
+    Wait.CONNECTION: "connect accept accept4 recvfrom recvmsg recvmmsg sendto sendmsg",
+    Wait.POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2",
+    Wait.READ: "read pread64 readv preadv open openat openat2 stat lstat newfstatat statx access faccessat getdents64 "
     "io_getevents statfs io_uring_enter",
-    WRITE: "write pwrite64 writev pwritev fsync fdatasync sync syncfs msync close rename renameat renameat2 ftruncate "
-    "fallocate mkdir mkdirat unlink unlinkat sendfile copy_file_range",
+    Wait.WRITE: "write pwrite64 writev pwritev fsync fdatasync sync syncfs msync close rename renameat renameat2 "
+    "ftruncate fallocate mkdir mkdirat unlink unlinkat sendfile copy_file_range",
 }
 _WAIT_OF_CALL = {name: wait for wait, names in _CALLS.items() for name in names.split()}
 _WAIT_OF_CHANNEL = tuple(
     (wait, re.compile(functions))
     for wait, functions in (
-        (SLEEPS, r"nanosleep|do_sigtimedwait|sigsuspend"),
-        (FUTEX, r"futex|semtimedop"),
-        (FILE_LOCK, r"locks?_lock_inode|flock|posix_lock"),
-        (WAIT, r"^do_wait|wait_consider"),
-        (FIFO, r"wait_for_partner|fifo_open"),
-        (PIPE, r"pipe"),
-        (CONNECTION, r"wait_woken|sk_wait|inet_csk|skb_|tcp_|unix_stream|sock_"),
-        (POLL, r"poll_schedule|ep_poll|epoll|do_select"),
-        (READ, r"folio_wait|filemap|nfs|fuse|io_schedule|request_wait_answer"),
-        (WRITE, r"sync|jbd2|writeback|balance_dirty"),
+        (Wait.SLEEPS, r"nanosleep|do_sigtimedwait|sigsuspend"),
+        (Wait.FUTEX, r"futex|semtimedop"),
+        (Wait.FILE_LOCK, r"locks?_lock_inode|flock|posix_lock"),
+        (Wait.CHILD, r"^do_wait|wait_consider"),
+        (Wait.FIFO, r"wait_for_partner|fifo_open"),
+        (Wait.PIPE, r"pipe"),
+        (Wait.CONNECTION, r"wait_woken|sk_wait|inet_csk|skb_|tcp_|unix_stream|sock_"),
+        (Wait.POLL, r"poll_schedule|ep_poll|epoll|do_select"),
+        (Wait.READ, r"folio_wait|filemap|nfs|fuse|io_schedule|request_wait_answer"),
+        (Wait.WRITE, r"sync|jbd2|writeback|balance_dirty"),
     )
 )
 
@@ -95,7 +94,7 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
 
 def _may_read(found: Activity, process: Process) -> bool:
     """Whether what the process reads belongs to this activity."""
-    return found.kind == Kind.CHECKPOINT_IO or _waits_in(process) in (READ, FIFO, PIPE)
+    return found.kind == Kind.CHECKPOINT_IO or _waits_in(process) in (Wait.READ, Wait.FIFO, Wait.PIPE)
 
 
 def moves(rank: RankEvidence, *, suspected: bool = False) -> bool:
@@ -138,15 +137,15 @@ def _of_process(rank: RankEvidence) -> Activity | None:
     return Activity(number, Kind.UNINTERRUPTIBLE, text, STRONG if was_sampled_twice else WEAK)
 
 
-_BESIDE = (Kind.DATA_LOADING, Kind.CHILD, Kind.NETWORK)
+_OTHER_WAITS = (Kind.DATA_LOADING, Kind.CHILD, Kind.NETWORK)
 """What a main thread can wait for while the GPU waits; a lock or a copy from the GPU may itself wait for the GPU."""
 
 
 def _pending(rank: RankEvidence) -> Activity | None:
-    """What it has enqueued and is not completed, unless its main thread waits for something else beside that."""
-    pending, beside = recorder.oldest_pending(rank.collectives), _of_stack(rank)
-    is_beside = beside is not None and beside.kind in _BESIDE and beside.strength is STRONG
-    if not pending or (is_beside and not is_computing(rank)):
+    """What it has enqueued and is not completed, unless its main thread waits for something else meanwhile."""
+    pending, other = recorder.oldest_pending(rank.collectives), _of_stack(rank)
+    waits_elsewhere = other is not None and other.kind in _OTHER_WAITS and other.strength is STRONG
+    if not pending or (waits_elsewhere and not is_computing(rank)):
         return None
     entry = max(pending.values(), key=lambda each: each.ago)
     place = _own_call(main_stack(rank) or ())
@@ -178,28 +177,30 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
         if rank.no_stacks is not Missing.NO_PYTHON_FRAME:
             return None
         return Activity(rank.rank, Kind.SHUTDOWN, "runs no Python any more, as at the end of its exit", WEAK)
-    found = [P.place_of(frame) for frame in stack]
-    if not stack or P.EXIT in found:
+    found = [place_of(frame) for frame in stack]
+    if not stack or Place.EXIT in found:
         is_ending = rank.process is not None and _is_computing(rank.process)  # it may be about to end
         strength = WEAK if is_ending else STRONG
         return Activity(rank.rank, Kind.SHUTDOWN, f"is at its exit{_kept_by(rank, stack, found)}", strength)
     own = _own_call(stack)
-    inner = next((place for place in found if place != P.LIBRARY), P.LIBRARY)
-    if inner == P.BACKWARD:
+    inner = next((place for place in found if place != Place.LIBRARY), Place.LIBRARY)
+    if inner == Place.BACKWARD:
         return _in_backward(rank, own)
     if inner in _PEERS:
-        before_own = found[: found.index(P.OWN)] if P.OWN in found else found
-        outer = next((place for place in (P.TEARDOWN, P.RENDEZVOUS, P.STORE) if place in before_own), inner)
+        before_own = found[: found.index(Place.OWN)] if Place.OWN in found else found
+        outer = next(
+            (place for place in (Place.TEARDOWN, Place.RENDEZVOUS, Place.STORE) if place in before_own), inner
+        )
         operation = _operation(stack, found)
         at = f" at {own}" if own else ""
         return Activity(rank.rank, _PEERS[outer], f"waits in {operation}{at}", STRONG, own, operation)
     return _outside(rank, stack, found, own)
 
 
-def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place]) -> str:
+def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place]) -> str:
     """What keeps a process at its exit: Python joins the threads that are not daemons, then calls the exit handlers."""
     children = rank.process.children if rank.process else ()
-    if P.CHILD in found and children:
+    if Place.CHILD in found and children:
         return f": it waits for its child process {children[0].pid} ({short(children[0].command)})"
     joined = [each for each in rank.stacks if each.daemon is False and not each.main and each.frames]
     if stack and joined:
@@ -213,23 +214,23 @@ def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place
 
 
 _PEERS = {
-    P.COLLECTIVE: IN_COLLECTIVE,
-    P.P2P: IN_COLLECTIVE,
-    P.STORE: RENDEZVOUS,
-    P.RENDEZVOUS: RENDEZVOUS,
-    P.TEARDOWN: TEARDOWN,
+    Place.COLLECTIVE: IN_COLLECTIVE,
+    Place.P2P: IN_COLLECTIVE,
+    Place.STORE: RENDEZVOUS,
+    Place.RENDEZVOUS: RENDEZVOUS,
+    Place.TEARDOWN: TEARDOWN,
 }
 
 
-def _operation(stack: Sequence[Frame], found: Sequence[P.Place]) -> str:
+def _operation(stack: Sequence[Frame], found: Sequence[Place]) -> str:
     """The function that the program called: the outermost of torch's, without wrappers."""
-    names = [P.function_of(frame) for frame, place in zip(stack, found, strict=True) if place in _PEERS]
+    names = [function_of(frame) for frame, place in zip(stack, found, strict=True) if place in _PEERS]
     calls = [name for name in names if name not in ("wrapper", "inner", "forward", "next_rendezvous")]
     return ([name for name in calls if not name.startswith("_")] or names)[-1]
 
 
 def _own_call(stack: Sequence[Frame]) -> str:
-    return next((called(frame) for frame in stack if P.is_own(frame)), "")
+    return next((called(frame) for frame in stack if is_own(frame)), "")
 
 
 def _in_backward(rank: RankEvidence, own: str) -> Activity:
@@ -241,7 +242,7 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
     process = rank.process
     if process is not None and _is_computing(process):
         return Activity(rank.rank, Kind.USER_CODE, f"computes gradients in backward at {own}", WEAK, own)
-    waits = process is not None and _waits_in(process) in (FUTEX, POLL, UNKNOWN)
+    waits = process is not None and _waits_in(process) in (Wait.FUTEX, Wait.POLL, Wait.UNKNOWN)
     return Activity(
         rank.rank, IN_COLLECTIVE, f"waits in backward at {own}", STRONG if waits else WEAK, own, "backward"
     )
@@ -249,31 +250,33 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
 
 def _is_hook(thread: Thread) -> bool:
     """Whether a thread that Python did not start runs the program's own code, and does not wait for work."""
-    if not any(map(P.is_own, thread.frames)) or _is_idle(thread):
+    if not any(map(is_own, thread.frames)) or _is_idle(thread):
         return False
-    return P.function_of(thread.frames[-1]) not in ("_bootstrap", "_bootstrap_inner", "run")
+    return function_of(thread.frames[-1]) not in ("_bootstrap", "_bootstrap_inner", "run")
 
 
 def _is_idle(thread: Thread) -> bool:
     """Whether it waits for work, as a background thread of the program does."""
-    inner = next((place for frame in thread.frames if (place := P.place_of(frame)) != P.LIBRARY), P.LIBRARY)
-    return inner in (P.LOCK, P.EVENTS)
+    inner = next(
+        (place for frame in thread.frames if (place := place_of(frame)) != Place.LIBRARY), Place.LIBRARY
+    )
+    return inner in (Place.LOCK, Place.EVENTS)
 
 
-def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place], own: str) -> Activity:
+def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place], own: str) -> Activity:
     """The main thread is in none of torch's waits for peers."""
     innermost = called(stack[0])
     inside = f"{innermost}, from {own}" if own and innermost != own else own or innermost
-    before_own = found[: found.index(P.OWN)] if P.OWN in found else found
-    if P.LOADER in found:
+    before_own = found[: found.index(Place.OWN)] if Place.OWN in found else found
+    if Place.LOADER in found:
         call = next(
-            (called(f) for f, place in zip(stack, found, strict=True) if place in (P.OWN, P.LOADER)),
+            (called(f) for f, place in zip(stack, found, strict=True) if place in (Place.OWN, Place.LOADER)),
             innermost,
         )
         inside = f"{call}, from {own}" if own and call != own else call
         text = f"waits for data in {inside}{worker_states(rank.process)}"
         return Activity(rank.rank, Kind.DATA_LOADING, text, STRONG, own)
-    if P.CHECKPOINT in found:
+    if Place.CHECKPOINT in found:
         return Activity(
             rank.rank, Kind.CHECKPOINT_IO, f"waits for a checkpoint's storage in {inside}", STRONG, own
         )
@@ -282,26 +285,26 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[P.Place
             if kind == Kind.CHILD and rank.process and rank.process.system_call.peer:
                 kind, text = Kind.NETWORK, "waits for another service"
             return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}", STRONG, own))
-    if P.EVENTS in before_own:
+    if Place.EVENTS in before_own:
         peer = rank.process.system_call.peer if rank.process else ""
         kind, awaited = (Kind.NETWORK, f" for {peer}") if peer else (Kind.USER_CODE, "")
         return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}", WEAK, own)
-    if P.GPU in before_own:
+    if Place.GPU in before_own:
         return Activity(
             rank.rank, IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
         )
     activity = _of_kernel(rank, own or innermost)
-    if P.LOGGING in before_own and activity.kind == Kind.CHECKPOINT_IO:
+    if Place.LOGGING in before_own and activity.kind == Kind.CHECKPOINT_IO:
         activity = replace(activity, kind=Kind.USER_CODE)
-    if P.IMPORT in found and activity.kind in (Kind.USER_CODE, Kind.UNKNOWN):
+    if Place.IMPORT in found and activity.kind in (Kind.USER_CODE, Kind.UNKNOWN):
         return Activity(rank.rank, Kind.STARTUP, f"is still importing, in {own or innermost}", STRONG, own)
     return _with_purpose(rank, replace(activity, place=own))
 
 
 _BLOCKING = (
-    (P.CHILD, Kind.CHILD, "waits for its child process"),
-    (P.NETWORK, Kind.NETWORK, "waits for another service"),
-    (P.LOCK, Kind.LOCK, "waits for a lock"),
+    (Place.CHILD, Kind.CHILD, "waits for its child process"),
+    (Place.NETWORK, Kind.NETWORK, "waits for another service"),
+    (Place.LOCK, Kind.LOCK, "waits for a lock"),
 )
 
 
@@ -312,15 +315,15 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
         return found
     kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
     for thread in rank.stacks:
-        places = [P.place_of(frame) for frame in thread.frames]
+        places = [place_of(frame) for frame in thread.frames]
         if thread.main or _is_idle(thread):
             continue
         seen = kernel.get(thread.tid) if thread.tid and _is_saving(rank.board) else None
         in_file = seen is not None and (
-            seen.state == "D" or _channel(seen.wait_channel) in (READ, WRITE, PIPE)
+            seen.state == "D" or _channel(seen.wait_channel) in (Wait.READ, Wait.WRITE, Wait.PIPE)
         )
-        if P.CHECKPOINT in places or in_file or P.LOADER in places:
-            kind = Kind.DATA_LOADING if P.LOADER in places else Kind.CHECKPOINT_IO
+        if Place.CHECKPOINT in places or in_file or Place.LOADER in places:
+            kind = Kind.DATA_LOADING if Place.LOADER in places else Kind.CHECKPOINT_IO
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
     if any("concurrent/futures/" in frame.file for frame in main_stack(rank) or ()):
@@ -334,7 +337,7 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
 
 def _works_for_a_future(thread: Thread) -> bool:
     return any(
-        P.function_of(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py")
+        function_of(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py")
         for frame in thread.frames
     )
 
@@ -372,68 +375,84 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     A file may hold data, a checkpoint or a log: only the stack or the documented section shows which.
     """
     process = rank.process
-    wait = _waits_in(process) if process is not None else UNKNOWN
+    wait = _waits_in(process) if process is not None else Wait.UNKNOWN
     where, call = (
         f" in {at}" if at else "",
         f" ({process.system_call})" if process and process.system_call.name else "",
     )
     kind, text, strength = {
-        COMPUTES: (
+        Wait.COMPUTES: (
             Kind.USER_CODE,
             "computes",
             STRONG if at and rank.stacks_from is StackSource.RANK else WEAK,
         ),
-        SLEEPS: (Kind.USER_CODE, "sleeps", STRONG if at and rank.stacks_from is StackSource.RANK else WEAK),
-        FILE_LOCK: (Kind.LOCK, f"waits for a file lock{call}", STRONG),
-        WAIT: (Kind.CHILD, "waits for its child process", STRONG),
-        CONNECTION: (Kind.NETWORK, f"waits for a connection{call}", STRONG if at else WEAK),
-        PIPE: (Kind.USER_CODE, f"waits at a pipe or a terminal{call}", WEAK),
-        FIFO: (Kind.USER_CODE, f"waits for a process at the other end of a FIFO{call}", WEAK),
-        POLL: (Kind.NETWORK if at else Kind.UNKNOWN, "waits for a descriptor (poll)", WEAK),
-        FUTEX: (Kind.LOCK if at else Kind.UNKNOWN, "waits for a lock, or natively for a peer (futex)", WEAK),
-        READ: (Kind.USER_CODE if at else Kind.UNKNOWN, f"waits for a file{call}", WEAK),
-        WRITE: (Kind.USER_CODE if at else Kind.UNKNOWN, f"is blocked in a write{call}", WEAK),
-        UNKNOWN: (Kind.USER_CODE if at else Kind.UNKNOWN, "is" if at else "is at an unknown place", WEAK),
+        Wait.SLEEPS: (
+            Kind.USER_CODE,
+            "sleeps",
+            STRONG if at and rank.stacks_from is StackSource.RANK else WEAK,
+        ),
+        Wait.FILE_LOCK: (Kind.LOCK, f"waits for a file lock{call}", STRONG),
+        Wait.CHILD: (Kind.CHILD, "waits for its child process", STRONG),
+        Wait.CONNECTION: (Kind.NETWORK, f"waits for a connection{call}", STRONG if at else WEAK),
+        Wait.PIPE: (Kind.USER_CODE, f"waits at a pipe or a terminal{call}", WEAK),
+        Wait.FIFO: (Kind.USER_CODE, f"waits for a process at the other end of a FIFO{call}", WEAK),
+        Wait.POLL: (Kind.NETWORK if at else Kind.UNKNOWN, "waits for a descriptor (poll)", WEAK),
+        Wait.FUTEX: (
+            Kind.LOCK if at else Kind.UNKNOWN,
+            "waits for a lock, or natively for a peer (futex)",
+            WEAK,
+        ),
+        Wait.READ: (Kind.USER_CODE if at else Kind.UNKNOWN, f"waits for a file{call}", WEAK),
+        Wait.WRITE: (Kind.USER_CODE if at else Kind.UNKNOWN, f"is blocked in a write{call}", WEAK),
+        Wait.UNKNOWN: (
+            Kind.USER_CODE if at else Kind.UNKNOWN,
+            "is" if at else "is at an unknown place",
+            WEAK,
+        ),
     }[wait]
-    if _is_saving(rank.board) and wait in (READ, WRITE, FIFO, UNKNOWN):
+    if _is_saving(rank.board) and wait in (Wait.READ, Wait.WRITE, Wait.FIFO, Wait.UNKNOWN):
         kind, text, strength = Kind.CHECKPOINT_IO, f"waits for the storage of its checkpoint{call}", STRONG
-        if wait is UNKNOWN:
+        if wait is Wait.UNKNOWN:
             text, strength = "is in its section 'checkpointing'", WEAK
     return Activity(rank.rank, kind, f"{text}{where}", strength, at)
 
 
 def _waits_in(process: Process) -> Wait:
     call, channel = process.system_call, process.wait_channel
-    wait = _WAIT_OF_CALL.get(call.name, UNKNOWN)
-    if wait in (READ, WRITE):
+    wait = _WAIT_OF_CALL.get(call.name, Wait.UNKNOWN)
+    if wait in (Wait.READ, Wait.WRITE):
         if call.target is Target.SOCKET:
-            return CONNECTION
+            return Wait.CONNECTION
         if call.target is Target.CHILD_PIPE:
-            return WAIT
-        if call.target is Target.FIFO or _channel(channel) is FIFO:
-            return FIFO
+            return Wait.CHILD
+        if call.target is Target.FIFO or _channel(channel) is Wait.FIFO:
+            return Wait.FIFO
         is_pipe = call.target in (Target.PIPE, Target.TERMINAL)
-        return PIPE if is_pipe or (call.target is Target.UNKNOWN and _channel(channel) is PIPE) else wait
-    if wait is not UNKNOWN and not (wait in (SLEEPS, FUTEX) and process.state == "R"):
+        return (
+            Wait.PIPE
+            if is_pipe or (call.target is Target.UNKNOWN and _channel(channel) is Wait.PIPE)
+            else wait
+        )
+    if wait is not Wait.UNKNOWN and not (wait in (Wait.SLEEPS, Wait.FUTEX) and process.state == "R"):
         return wait
-    if (by_channel := _channel(channel)) is not UNKNOWN:
+    if (by_channel := _channel(channel)) is not Wait.UNKNOWN:
         return by_channel
-    return COMPUTES if _is_computing(process) else UNKNOWN
+    return Wait.COMPUTES if _is_computing(process) else Wait.UNKNOWN
 
 
 def _channel(name: str) -> Wait:
     """The wait of a function of the kernel."""
-    return next((wait for wait, functions in _WAIT_OF_CHANNEL if functions.search(name)), UNKNOWN)
+    return next((wait for wait, functions in _WAIT_OF_CHANNEL if functions.search(name)), Wait.UNKNOWN)
 
 
 def waits_natively(rank: RankEvidence) -> bool:
     """Whether its main thread is in a native wait that a lock, a condition or a peer may end."""
-    return rank.process is not None and _waits_in(rank.process) in (FUTEX, POLL)
+    return rank.process is not None and _waits_in(rank.process) in (Wait.FUTEX, Wait.POLL)
 
 
 def is_computing(rank: RankEvidence) -> bool:
     """Whether the process uses a processor, as a wait for a GPU does too."""
-    return rank.process is not None and _waits_in(rank.process) is COMPUTES
+    return rank.process is not None and _waits_in(rank.process) is Wait.COMPUTES
 
 
 def _is_computing(process: Process) -> bool:
