@@ -6,6 +6,7 @@ recorder.py     the collectives of torch's flight recorder
 exits.py        how ranks ended, and whether that can be the cause
 graph.py        all ranks, and which ranks wait for which
 blame.py        the culprit: the rules in their order
+ended_ranks.py  the culprit among ranks that ended
 differences.py  the rank that differs, where all wait
 sentence.py     verdicts as sentences
 """
