@@ -19,7 +19,7 @@ class Confidence(Code):
     HIGH = "high", "no other known cause explains the evidence"
 
 
-LOW, MEDIUM, HIGH = Confidence
+LOW, MEDIUM, HIGH = Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH
 
 
 class Kind(Code):
@@ -82,9 +82,9 @@ class Kind(Code):
     FAILED = "failed", "has failed"
 
 
-IN_COLLECTIVE, RENDEZVOUS, TEARDOWN = Kind.IN_COLLECTIVE, Kind.RENDEZVOUS, Kind.TEARDOWN
-FINISHED, FAILED = Kind.FINISHED, Kind.FAILED
-KINDS = tuple(Kind)[:-5]
+OF_RANKS = (Kind.IN_COLLECTIVE, Kind.RENDEZVOUS, Kind.TEARDOWN, Kind.FINISHED, Kind.FAILED)
+"""What only a rank does."""
+KINDS = tuple(kind for kind in Kind if kind not in OF_RANKS)
 """The kinds of verdicts."""
 
 
@@ -157,7 +157,7 @@ class Activity:
     @property
     def waits_for_peers(self) -> bool:
         """Whether the rank waits for other ranks."""
-        return self.kind in (IN_COLLECTIVE, RENDEZVOUS, TEARDOWN)
+        return self.kind in (Kind.IN_COLLECTIVE, Kind.RENDEZVOUS, Kind.TEARDOWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from holdfast.html_page import render
 from ..evidence import AT_EXIT, BoardFacts, Case, Frame, RankEvidence
 from ..rules.places import is_own
 from ..rules.sentence import seconds
-from ..verdict import FAILED, FINISHED, Judgement, Kind
+from ..verdict import Judgement, Kind
 from .next_steps import next_step
 from .text import (
     IncidentView,
@@ -66,9 +66,9 @@ SHADES = MappingProxyType(
 """Every colour of a square, with its meaning, in the order of the legend."""
 _OF_KIND = MappingProxyType(
     {
-        FAILED: "failed",
+        Kind.FAILED: "failed",
         Kind.EXIT: "failed",
-        FINISHED: "finished",
+        Kind.FINISHED: "finished",
         Kind.STOPPED: "stopped",
         Kind.UNINTERRUPTIBLE: "stopped",
     }

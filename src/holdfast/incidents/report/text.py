@@ -20,7 +20,7 @@ from types import MappingProxyType
 from ..evidence import AT_EXIT, CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
 from ..rules.places import is_own
 from ..rules.sentence import LONGEST_TIME, seconds
-from ..verdict import FAILED, FINISHED, Activity, Edge, Judgement, Kind, Verdict
+from ..verdict import Activity, Edge, Judgement, Kind, Verdict
 from .next_steps import next_step, short_step
 from .wording import (
     LONGEST,
@@ -82,7 +82,7 @@ class IncidentView:
         verdict = self.verdict
         if verdict.rank is not None or verdict.pair:
             return []
-        kind = FAILED if verdict.kind == Kind.EXCEPTION else verdict.kind
+        kind = Kind.FAILED if verdict.kind == Kind.EXCEPTION else verdict.kind
         return [rank for rank, activity in sorted(self.activities.items()) if activity.kind == kind]
 
     @property
@@ -147,7 +147,7 @@ class IncidentView:
 
 def since_when(rank: RankEvidence, activity: Activity, at: float) -> str:
     """`since 03:09:36 UTC (31 s)`, `at 03:10:07 UTC`; empty where it is not known."""
-    if activity.kind in (FAILED, FINISHED):
+    if activity.kind in (Kind.FAILED, Kind.FINISHED):
         moment = clock(at - end_moment(rank))
         return f"at {moment}" if moment else ""
     entered = [

@@ -20,19 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from ..verdict import (
-    HIGH,
-    IN_COLLECTIVE,
-    LOW,
-    MEDIUM,
-    RENDEZVOUS,
-    TEARDOWN,
-    Confidence,
-    Kind,
-    Strength,
-    Verdict,
-    Via,
-)
+from ..verdict import HIGH, LOW, MEDIUM, Confidence, Kind, Strength, Verdict, Via
 from . import recorder
 from .differences import difference
 from .ended_ranks import early_exit, first_failure, nodes_lost, only_followers
@@ -128,7 +116,7 @@ def _ended_early(job: JobView) -> Verdict | None:
         return replace(found, confidence=MEDIUM) if is_guess else found
     last = job.waiting[0]
     text = f"waits in {where} for {len(job.done)} ranks that have ended with exit code 0"
-    kind = Kind.SHUTDOWN if last.activity.kind == TEARDOWN else Kind.MISMATCHED_COLLECTIVE
+    kind = Kind.SHUTDOWN if last.activity.kind == Kind.TEARDOWN else Kind.MISMATCHED_COLLECTIVE
     return against(last.evidence, kind, text, MEDIUM if len(job.waiting) == 1 else LOW, job.waiters)
 
 
@@ -245,7 +233,7 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
 def _all_wait(job: JobView) -> Verdict | None:
     if not job.waiting or any(not view.may_wait_for_gpu for view in job.outside):
         return None
-    if len(job.ranks) == 1 and job.is_complete and job.waiting[0].activity.kind == IN_COLLECTIVE:
+    if len(job.ranks) == 1 and job.is_complete and job.waiting[0].activity.kind == Kind.IN_COLLECTIVE:
         alone = job.waiting[0]
         text = f"{alone.activity.text}, and the job has no other rank: a kernel there does not end"
         return against(alone.evidence, Kind.USER_CODE, text + _silence(alone), _bounded(job, MEDIUM, alone))
@@ -292,7 +280,7 @@ def _undetermined(job: JobView) -> Verdict:
         nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
         text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
         return against_nobody(Kind.ELSEWHERE, text, MEDIUM if job.is_suspected else LOW, job.waiters)
-    if any(view.activity.kind == RENDEZVOUS for view in job.waiting):
+    if any(view.activity.kind == Kind.RENDEZVOUS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
         return against_nobody(Kind.STARTUP, text, LOW, job.waiters)
     entries = waits_in(first)
@@ -380,9 +368,9 @@ def _how_far(job: JobView, culprit: RankView) -> str:
         )
     first = _waiting_for(job, culprit)[0]
     operation = first.activity.operation or "collective"
-    if first.activity.kind == RENDEZVOUS:
+    if first.activity.kind == Kind.RENDEZVOUS:
         return f"has not come to {operation}"
-    is_step = first.step is not None and first.activity.kind == IN_COLLECTIVE
+    is_step = first.step is not None and first.activity.kind == Kind.IN_COLLECTIVE
     return f"never reached {f'the {operation} of step {first.step}' if is_step else f'the {operation}'}"
 
 

@@ -23,18 +23,7 @@ from ..evidence import (
     StackSource,
     Target,
 )
-from ..verdict import (
-    FAILED,
-    FINISHED,
-    IN_COLLECTIVE,
-    RENDEZVOUS,
-    TEARDOWN,
-    Activity,
-    Edge,
-    Kind,
-    Strength,
-    Via,
-)
+from ..verdict import Activity, Edge, Kind, Strength, Via
 from . import recorder
 from .exits import COLLATERAL, End, Role, end_of
 from .places import Place, place_of
@@ -93,7 +82,7 @@ class RankView:
     def as_waiting(self) -> RankView:
         """The same rank, in a collective as the other ranks suggest."""
         operation = self.activity.operation or "collective"
-        doing = replace(self.activity, kind=IN_COLLECTIVE, strength=Strength.WEAK, operation=operation)
+        doing = replace(self.activity, kind=Kind.IN_COLLECTIVE, strength=Strength.WEAK, operation=operation)
         return replace(self, activity=doing)
 
     def as_guess(self) -> RankView:
@@ -125,8 +114,8 @@ class JobView:
         self.is_suspected = bool(self.triggers & SUSPECTED) or bool(self.passed)
         self.living = [view for view in self.ranks if view.is_living]
         self.done = [view for view in self.ranks if view.end is not None and view.end.role is Role.DONE]
-        self.done += [view for view in self.living if view.activity.kind == FINISHED]
-        self.living = [view for view in self.living if view.activity.kind != FINISHED]
+        self.done += [view for view in self.living if view.activity.kind == Kind.FINISHED]
+        self.living = [view for view in self.living if view.activity.kind != Kind.FINISHED]
         self.failed = [view for view in self.ranks if view.end is not None and view.end.role in COLLATERAL]
         self.waiting = [view for view in self.living if view.activity.waits_for_peers]
         self.outside = [view for view in self.living if not view.activity.waits_for_peers]
@@ -196,7 +185,7 @@ def _ranks(nodes: Sequence[tuple[NodeEvidence, float]]) -> list[RankView]:
             others_answer = answered and rank.stacks_from is not StackSource.RANK
             doing, ended = activity(rank, others_answer=others_answer), end_of(rank, at, faults)
             if ended is not None and ended.role is not Role.TERMINATED:
-                kind = FINISHED if ended.role is Role.DONE else FAILED
+                kind = Kind.FINISHED if ended.role is Role.DONE else Kind.FAILED
                 doing = Activity(rank.rank, kind, ended.text, Strength.PROOF, doing.place)
             found.append(RankView(rank, doing, ended))
     found.sort(key=lambda view: (view.rank, view.evidence.node, view.evidence.local_rank, view.evidence.pid))
@@ -218,7 +207,7 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
     )
     is_known = any(
         view.is_living and not view.is_native_wait and view.activity.kind != Kind.UNKNOWN for view in ranks
-    ) or (len(native) > 1 and any(view.activity.kind == FINISHED for view in ranks))
+    ) or (len(native) > 1 and any(view.activity.kind == Kind.FINISHED for view in ranks))
     common = _common_place(native, len(ranks))
     if len(native) == len(ranks) and all(
         recorder.all_completed(each.evidence.collectives) and each.activity.place == common for each in native
@@ -230,7 +219,9 @@ def _explained(ranks: list[RankView]) -> list[RankView]:
     if sleeps and not any(recorder.records_completion(view.evidence.collectives) for view in found):
         return found
     others = [view.activity for view in found if not view.may_wait_for_gpu]
-    is_held_up = any(not each.waits_for_peers and each.kind not in (Kind.UNKNOWN, FAILED) for each in others)
+    is_held_up = any(
+        not each.waits_for_peers and each.kind not in (Kind.UNKNOWN, Kind.FAILED) for each in others
+    )
     changed = RankView.as_waiting if is_held_up else RankView.as_guess
     return [changed(view) if view.may_wait_for_gpu else view for view in found]
 
@@ -326,16 +317,16 @@ def _by_place(waiting: Sequence[RankView]) -> Iterator[Edge]:
     """
     ranks: dict[str, list[int]] = defaultdict(list)
     for view in waiting:
-        is_at_store = view.activity.kind == RENDEZVOUS and any(
+        is_at_store = view.activity.kind == Kind.RENDEZVOUS and any(
             place_of(frame) == Place.STORE for frame in main_stack(view.evidence) or ()
         )
         ranks[Via.STORE if is_at_store else view.activity.kind].append(view.rank)
         if view.activity.operation == "init_process_group":
             ranks[Via.INIT].append(view.rank)
     for waiters, awaited, via in (
-        (RENDEZVOUS, Via.STORE, Via.STORE),
-        (IN_COLLECTIVE, TEARDOWN, Via.TEARDOWN),
-        (IN_COLLECTIVE, Via.INIT, Via.INIT),
+        (Kind.RENDEZVOUS, Via.STORE, Via.STORE),
+        (Kind.IN_COLLECTIVE, Kind.TEARDOWN, Via.TEARDOWN),
+        (Kind.IN_COLLECTIVE, Via.INIT, Via.INIT),
     ):
         if ranks[waiters] and ranks[awaited]:
             yield Edge(tuple(ranks[waiters]), tuple(ranks[awaited]), Strength.STRONG, via)

@@ -24,7 +24,7 @@ from ..evidence import (
     Target,
     Thread,
 )
-from ..verdict import FINISHED, IN_COLLECTIVE, RENDEZVOUS, TEARDOWN, Activity, Kind, Strength
+from ..verdict import Activity, Kind, Strength
 from . import recorder
 from .places import Place, function_of, is_own, place_of
 from .sentence import called, rate, short, worker_states
@@ -123,7 +123,7 @@ def _of_process(rank: RankEvidence) -> Activity | None:
         return None
     if process.state == "gone" or state in ("Z", "X"):
         if rank.board is not None and rank.board.finished:
-            return Activity(number, FINISHED, "has ended after it reported that it was finished", PROOF)
+            return Activity(number, Kind.FINISHED, "has ended after it reported that it was finished", PROOF)
         return Activity(number, Kind.EXIT, "has ended, and its exit code is not recorded", WEAK)
     if state in ("T", "t"):
         by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
@@ -151,7 +151,7 @@ def _pending(rank: RankEvidence) -> Activity | None:
     place = _own_call(main_stack(rank) or ())
     name, at = recorder.operation(entry), f" at {place}" if place else ""
     return Activity(
-        rank.rank, IN_COLLECTIVE, f"waits in {name}{at}", PROOF, place, name, entry.group, entry.sequence
+        rank.rank, Kind.IN_COLLECTIVE, f"waits in {name}{at}", PROOF, place, name, entry.group, entry.sequence
     )
 
 
@@ -214,11 +214,11 @@ def _kept_by(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place])
 
 
 _PEERS = {
-    Place.COLLECTIVE: IN_COLLECTIVE,
-    Place.P2P: IN_COLLECTIVE,
-    Place.STORE: RENDEZVOUS,
-    Place.RENDEZVOUS: RENDEZVOUS,
-    Place.TEARDOWN: TEARDOWN,
+    Place.COLLECTIVE: Kind.IN_COLLECTIVE,
+    Place.P2P: Kind.IN_COLLECTIVE,
+    Place.STORE: Kind.RENDEZVOUS,
+    Place.RENDEZVOUS: Kind.RENDEZVOUS,
+    Place.TEARDOWN: Kind.TEARDOWN,
 }
 
 
@@ -244,7 +244,12 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
         return Activity(rank.rank, Kind.USER_CODE, f"computes gradients in backward at {own}", WEAK, own)
     waits = process is not None and _waits_in(process) in (Wait.FUTEX, Wait.POLL, Wait.UNKNOWN)
     return Activity(
-        rank.rank, IN_COLLECTIVE, f"waits in backward at {own}", STRONG if waits else WEAK, own, "backward"
+        rank.rank,
+        Kind.IN_COLLECTIVE,
+        f"waits in backward at {own}",
+        STRONG if waits else WEAK,
+        own,
+        "backward",
     )
 
 
@@ -291,7 +296,7 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place],
         return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}", WEAK, own)
     if Place.GPU in before_own:
         return Activity(
-            rank.rank, IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
+            rank.rank, Kind.IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
         )
     activity = _of_kernel(rank, own or innermost)
     if Place.LOGGING in before_own and activity.kind == Kind.CHECKPOINT_IO:
