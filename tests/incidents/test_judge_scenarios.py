@@ -204,7 +204,7 @@ def polls_for_its_gpu() -> Case:
 
 
 def posted_collective_is_innocent() -> Case:
-    """Rank 0 logs over the network beside a collective that it has enqueued; rank 3 has not come to it."""
+    """Rank 0 logs over the network after it has enqueued a collective; rank 3 has not come to it."""
     logs = ("readinto", f"{PYTHON}/socket.py", 718), ("getresponse", f"{PYTHON}/http/client.py", 1395), LINE
     zero = reached(0, 7, "started", *logs, process=waiting("recvfrom", "sk_wait_data"))
     three = reached(3, 6, "completed", ("throttle", "/workspace/aurora/limits.py", 12), LINE, process=SLEEP)

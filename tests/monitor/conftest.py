@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
+from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
 from tests.launcher.conftest import jobs
 from tests.processes import Spawner
 
@@ -55,3 +56,14 @@ def make_node(spawn: Spawner) -> Iterator[MakeNode]:
 def node(make_node: MakeNode) -> Node:
     """A node as it is by default."""
     return make_node()
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A launcher's folder with a control page that says that cycle 0 runs."""
+    made = private_directory()
+    page = ControlPage(made)
+    page.enter(RUNNING, 0)
+    page.close()
+    yield made
+    shutil.rmtree(made, ignore_errors=True)

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.fault_tolerance.board import Board, Limits
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
-from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
-from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
+from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from holdfast.fault_tolerance.monitor.main import clean_up, start
 from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, alive, wait_until
 
 from .node import identity, stubborn, victim
-
-
-@pytest.fixture
-def folder() -> Iterator[str]:
-    """A launcher's folder with a control page that says that cycle 0 runs."""
-    made = private_directory()
-    page = ControlPage(made)
-    page.enter(RUNNING, 0)
-    page.close()
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
 
 
 def _admit(folder: str, local_rank: int, process: Spawned) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -20,8 +19,7 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
-from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
-from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
+from holdfast.fault_tolerance.monitor.control import Settings
 from holdfast.fault_tolerance.monitor.deadlines import Milestones, Suspensions, deadlines, next_scan
 from holdfast.fault_tolerance.monitor.hang_handler import describe
 from holdfast.fault_tolerance.monitor.main import command
@@ -208,17 +206,6 @@ def _resident(pid: int) -> int:
 # -- one scan, in this process -------------------------------------------------------------------------------
 
 PASSED = 0.1
-
-
-@pytest.fixture
-def folder() -> Iterator[str]:
-    """A launcher's folder with a control page that says that cycle 0 runs."""
-    made = private_directory()
-    page = ControlPage(made)
-    page.enter(RUNNING, 0)
-    page.close()
-    yield made
-    shutil.rmtree(made)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class Option:
         letter: Its one-letter form.
         since: The release of NVRx, or of torch for an option of torchrun, that had it first.
         no_effect: Why it changes nothing; None if it takes effect.
-        more: What docs/reference/settings.md has beside `meaning`, in Markdown.
+        more: What docs/reference/settings.md has in addition to `meaning`, in Markdown.
     """
 
     key: str

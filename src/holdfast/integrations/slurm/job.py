@@ -254,7 +254,7 @@ def requeue(number: str) -> None:
 
 
 def exclude(number: str, nodes: str) -> None:
-    """Leave these out, beside those that the job leaves out already. Only a pending job can be changed so."""
+    """Leave these out too, in addition to those of the job. Only a pending job can be changed so."""
     before = job(number).excluded
     _run(
         "scontrol",

@@ -94,7 +94,7 @@ class LauncherOptions:
     preempted_exit_code: int = setting(
         0, whole(0, 255), "CODE", "exit code of a preempted job in which no rank failed", LAUNCHER)
     same_failure_limit: int = setting(
-        3, whole(0), "CYCLES", "same exception at the same step, in so many cycles: the job ends", LAUNCHER,
+        3, whole(0), "CYCLES", "cycles with one exception at one step, after which the job ends", LAUNCHER,
         more="0: never. [A failure that repeats itself](launcher.md#a-failure-that-repeats-itself)")
     exclude_suspects: bool = setting(
         False, grammar.boolean, "", "without a spare, continue without a node that failures make suspect",
