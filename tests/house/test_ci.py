@@ -1,4 +1,4 @@
-"""The workflow for GitHub and .ci/run run the same make targets, and the files of GitHub can be read."""
+"""The workflow for GitHub and .ci/run run the same make targets, which find their tests; GitHub can read its files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.versions.matrix import TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -46,6 +48,12 @@ def test_workflow_steps_are_actions_or_commands_that_exist() -> None:
         assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step.get("uses", "actions/checkout@v4"))
         command = step.get("run", "make").split()[0]
         assert command == "make" or (ROOT / command).is_file()
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_matrix_names_tests_that_exist(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert f"def {name}" in (ROOT / path).read_text()
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
