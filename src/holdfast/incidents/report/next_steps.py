@@ -1,6 +1,6 @@
 """What a person does next: a text for each kind of verdict, with the facts of the incident filled in. Pure.
 
-Its first clause is the most important step, and can stand alone: it is in the first line of the report.
+Its part before `|` is the most important step, and can stand alone: it is in the first line of the report.
 Does not cover: whether the verdict is right. With a low confidence the evidence comes first.
 """
 
@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 
 NEXT_STEPS = MappingProxyType(
     {
-        "exception": "Fix the error in {place}. If that is a library's code, file a bug there with the traceback.",
-        "exit": "Find what ends {rank} with {end}: its last stderr output, sys.exit(), os._exit().",
-        "early_exit": "Find why {rank} ends before the others: less data, or a condition that only {rank} meets.",
-        "signal": "Open {core} in a debugger. If it repeats on this node only, drain the node.",
-        "killed": "Find who sent the signal to {rank} on {node}: a person, the scheduler, or a memory limit.",
-        "out_of_memory": "Lower the memory use of {rank} (batch size, data-loader workers), "
+        "exception": "Fix the error in {place}|. If that is a library's code, file a bug there with the traceback.",
+        "exit": "Find what ends {rank} with {end}|: its last stderr output, sys.exit(), os._exit().",
+        "early_exit": "Find why {rank} ends before the others|: less data, or a condition that only {rank} meets.",
+        "signal": "Open {core} in a debugger|. If it repeats on this node only, drain the node.",
+        "killed": "Find who sent the signal to {rank} on {node}|: a person, the scheduler, or a memory limit.",
+        "out_of_memory": "Lower the memory use of {rank}| (batch size, data-loader workers), "
         "or raise the limit on {node}.",
-        "restore": "Lower the memory that {rank} needs before its first step, or raise the limit on {node}. "
+        "restore": "Lower the memory that {rank} needs before its first step|, or raise the limit on {node}. "
         "A checkpoint that is loaded beside the weights needs their memory twice: torch.load(..., mmap=True) does not.",
-        "stopped": "Find what stopped process {pid} on {node}: a signal (SIGSTOP), a debugger, or the scheduler.",
-        "uninterruptible": "Check {storage} on {node}: a disk, a file server or a driver does not answer. "
+        "stopped": "Find what stopped process {pid} on {node}|: a signal (SIGSTOP), a debugger, or the scheduler.",
+        "uninterruptible": "Check {storage} on {node}|: a disk, a file server or a driver does not answer. "
         "If it stays so, drain {node}.",
-        "data_loading": "Check {storage} on {node}, and the data loader at {place}.",
-        "checkpoint_io": "Check {storage} on {node}: free space, quota, the file server.",
-        "lock": "Find the owner of the lock that {rank} waits for at {place}{holder}: "
+        "data_loading": "Check {storage} on {node}|, and the data loader at {place}.",
+        "checkpoint_io": "Check {storage} on {node}|: free space, quota, the file server.",
+        "lock": "Find the owner of the lock that {rank} waits for at {place}{holder}|: "
         "the stacks of the other threads show it.",
-        "gil": "Find the native code that keeps the GIL, called from {place}, and file a bug against its library.",
-        "user_code": "Check {place}: {rank} is there and not in {operation}.",
-        "all_in_user_code": "Check {place}: all ranks are there, and none is in a collective.",
-        "storage": "Check {storage} on {node}: {rank} waits for it at {place}.",
-        "child": "Check the child process{holder} that {rank} waits for at {place}.",
-        "network": "Check {peer}, which {rank} waits for at {place}, and give that call a timeout.",
-        "pair": "Test the link between these two nodes, and check the network and the kernel log of both.",
-        "startup": "Check the address, the port and the world size of the job, and {place} of {rank}.",
-        "shutdown": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group().",
-        "at_exit": "Check what {rank} waits for at its exit: threads, child processes, destroy_process_group(). "
+        "gil": "Find the native code that keeps the GIL|, called from {place}, and file a bug against its library.",
+        "user_code": "Check {place}|: {rank} is there and not in {operation}.",
+        "all_in_user_code": "Check {place}|: all ranks are there, and none is in a collective.",
+        "storage": "Check {storage} on {node}|: {rank} waits for it at {place}.",
+        "child": "Check the child process{holder} that {rank} waits for at {place}|.",
+        "network": "Check {peer}|, which {rank} waits for at {place}, and give that call a timeout.",
+        "pair": "Test the link between these two nodes|, and check the network and the kernel log of both.",
+        "startup": "Check the address|, the port and the world size of the job, and {place} of {rank}.",
+        "shutdown": "Check what {rank} waits for at its exit|: threads, child processes, destroy_process_group().",
+        "at_exit": "Check what {rank} waits for at its exit|: threads, child processes, destroy_process_group(). "
         "--ft-finished-timeout ends processes that stay after their script.",
-        "mismatched_collective": "Compare the collectives of {rank} with those of the other ranks: "
+        "mismatched_collective": "Compare the collectives of {rank} with those of the other ranks|: "
         "same order, same sizes. It is at {place}.",
-        "missing_collective": "Find why {rank} skips {operation}: a condition, less data, or another process group.",
-        "behind": "Run `holdfast diagnose` when it repeats: stacks show why {rank} is behind.",
-        "elsewhere": "Check the nodes without a report: are they up, and can they reach the rendezvous?",
-        "node_lost": "Drain {node}, and check its power, its kernel log and its network.",
-        "slow": "Raise the timeout{setting}, or find why all ranks became slow.",
-        "healthy": "None: no rank passed a timeout.",
-        "no_rank": "Find out why {reason}: no rank had failed. The kernel log of {node} names what it killed.",
-        "unknown": "Run `holdfast diagnose PID` when it repeats. If all wait in one collective, check the network.",
+        "missing_collective": "Find why {rank} skips {operation}|: a condition, less data, or another process group.",
+        "behind": "Run `holdfast diagnose` when it repeats|: stacks show why {rank} is behind.",
+        "elsewhere": "Check the nodes without a report|: are they up, and can they reach the rendezvous?",
+        "node_lost": "Drain {node}|, and check its power, its kernel log and its network.",
+        "slow": "Raise the timeout{setting}|, or find why all ranks became slow.",
+        "healthy": "None|: no rank passed a timeout.",
+        "no_rank": "Find out why {reason}|: no rank had failed. The kernel log of {node} names what it killed.",
+        "unknown": "Run `holdfast diagnose PID` when it repeats|. If all wait in one collective, check the network.",
     }
 )
-"""What a person does next, by kind of verdict (and of special cases)."""
+"""What a person does next, by kind of verdict (and of special cases); the most important step ends at `|`."""
 
 SHORT = 90
 """Characters of the short step."""
@@ -76,14 +76,10 @@ _SETTINGS = MappingProxyType(
 )
 
 
-_FIRST_CLAUSE = re.compile(r"[.,:]\s|\.$| \(")
-"""Where the first clause of a text ends."""
-
-
 def short_step(view: IncidentView) -> str:
     """The most important step: `check /mnt/data/part-7 on node gpu-12`; empty where there is none."""
     kind, facts, fault = _step(view)
-    step = f"Drain {facts['node']}" if fault else _FIRST_CLAUSE.split(NEXT_STEPS[kind])[0].format(**facts)
+    step = f"Drain {facts['node']}" if fault else NEXT_STEPS[kind].partition("|")[0].format(**facts)
     return "" if kind == "healthy" else visible(step[:1].lower() + step[1:], SHORT)
 
 
@@ -91,7 +87,7 @@ def next_step(view: IncidentView) -> str:
     """The text of the table, with the facts of the culprit filled in."""
     kind, facts, fault = _step(view)
     drain = f"Drain {facts['node']}, which reports a fault ({fault}). " if fault else ""
-    return drain + NEXT_STEPS[kind].format(**facts)
+    return drain + NEXT_STEPS[kind].replace("|", "").format(**facts)
 
 
 def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
