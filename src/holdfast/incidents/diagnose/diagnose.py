@@ -40,9 +40,8 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether no hang was found, because all ranks make progress or are busy."""
-        verdict = self.judgement.verdict
-        return verdict.kind == Kind.SLOW and verdict.rank is None
+        """Whether no hang was found, because all ranks make progress, are busy, or do the same."""
+        return _is_healthy(self.judgement)
 
     def lines(self) -> list[str]:
         """For a person."""
@@ -62,10 +61,14 @@ def diagnose(job: Job, seconds: float) -> Diagnosis:
     if all(rank.process is None or rank.process.state == "gone" for rank in case.ranks):
         raise DiagnoseError(f"{title}: ended before its evidence was captured")
     judgement = judged(case)
-    if judgement.verdict.rank is not None and judgement.verdict.confidence == LOW:
+    if judgement.verdict.confidence == LOW and not _is_healthy(judgement):
         notes.append(ONE_MOMENT)
     case = Case((replace(evidence, notes=(*evidence.notes, *notes)),))
     return Diagnosis(title, case, judgement, tuple(notes))
+
+
+def _is_healthy(judgement: Judgement) -> bool:
+    return judgement.verdict.kind == Kind.SLOW and judgement.verdict.rank is None
 
 
 def lines(case: Case, judgement: Judgement) -> list[str]:

@@ -33,6 +33,7 @@ LONG, TIMES = 10.0, 5.0
 RECENT = 10.0  # a collective this many times more recent than the last sign of life shows progress
 _UNSPECIFIC = (Kind.UNKNOWN, Kind.USER_CODE, Kind.STARTUP)
 """Activities of a healthy rank too; any other is rather the reason."""
+_NOTHING = "nothing stands out"
 
 
 def blame(job: JobView) -> Verdict:
@@ -209,6 +210,9 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
     same = {(view.activity.kind, view.activity.place) for view in outside}
     if len(outside) > 1 and len(same) == 1 and len(still) != 1:
         kind, text = outside[0].activity.kind, outside[0].activity.text
+        if kind == Kind.USER_CODE and all(_is_one_moment(job, view) for view in outside):
+            text = f"{_NOTHING}: each of {len(outside)} ranks {text}"
+            return _behind(job) or against_nobody(Kind.SLOW, text, LOW)
         is_known = kind != Kind.UNKNOWN and not outside[0].is_native_wait
         confidence = MEDIUM if is_known and job.is_suspected else LOW
         return _behind(job) or against_nobody(kind, f"all {len(outside)} ranks: each {text}", confidence)
@@ -291,7 +295,10 @@ def _undetermined(job: JobView) -> Verdict:
         return against_nobody(
             Kind.UNKNOWN, f"{text}: the evidence does not show which is wrong", LOW, job.waiters
         )
-    text = f"all {len(job.waiting)} ranks wait in {where} and none differs: the network may be the cause"
+    text = f"all {len(job.waiting)} ranks wait in {where} and none differs"
+    if all(_is_one_moment(job, view) for view in job.waiting):
+        return against_nobody(Kind.SLOW, f"{_NOTHING}: {text}", LOW)
+    text += ": the network may be the cause"
     return against_nobody(Kind.UNKNOWN if job.is_suspected else Kind.SLOW, text, LOW, job.waiters)
 
 
@@ -336,18 +343,23 @@ def _earliest(pool: Collection[RankView]) -> Callable[[RankView], bool]:
 
 
 def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confidence:
-    """Without a passed limit two samples mean little: a long silence makes it likely, the rest is a guess."""
-    board = culprit.evidence.board
+    """Without a passed limit a long silence makes it likely, the rest is a guess."""
     if job.is_suspected or job.failed:
         return confidence
-    if board is None or board.silent >= board.age or job.moves(culprit):
-        return LOW  # without any sign of life so far, silence means nothing
+    return LOW if _is_one_moment(job, culprit) else MEDIUM if confidence == HIGH else confidence
+
+
+def _is_one_moment(job: JobView, view: RankView) -> bool:
+    """Whether two samples are all there is against this rank: no limit is passed, and no silence is long."""
+    board = view.evidence.board
+    if job.is_suspected or job.failed:
+        return False
+    if board is None or board.silent >= board.age or job.moves(view):
+        return True  # without any sign of life so far, silence means nothing
     rhythm = max(
-        view.evidence.board.rhythm for view in job.ranks if view.evidence.board
+        each.evidence.board.rhythm for each in job.ranks if each.evidence.board
     )  # they step together
-    if board.silent < max(LONG, TIMES * rhythm):
-        return LOW
-    return MEDIUM if confidence == HIGH else confidence
+    return board.silent < max(LONG, TIMES * rhythm)
 
 
 # -- parts of sentences ----------------------------------------------------------------------------------------
