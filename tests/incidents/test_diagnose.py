@@ -320,6 +320,10 @@ def test_a_directory_in_which_nothing_runs(looked: Callable[..., str], tmp_path:
     told = refused(looked, run)
     assert "the job ended, with exit code 1" in told
     assert f"holdfast incidents {run} shows what happened" in told
+    recorded(run, NODE, "run_start")
+    assert "the journal has no end of the job: after 20" in refused(looked, run), "its newest life has none"
+    recorded(run, NODE, "run_end", exit_code=4)
+    assert "the job ended, with exit code 4" in refused(looked, run)
     assert f"It holds those of {run}: name one of them" in refused(looked, tmp_path / "runs")
 
 
@@ -506,6 +510,25 @@ def test_a_real_job_of_ours(spawn: Spawner, tmp_path: Path, warm: str) -> None:
     assert process.stop(signal.SIGTERM) == 0
 
 
+RANKS_THAT_SLEEP = """
+import os, subprocess, sys, time
+code = "import time\\nprint('runs', flush=True)\\nwhile True: time.sleep(0.1)"
+for rank in "01":
+    subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RANK": rank, "WORLD_SIZE": "2"})
+time.sleep(600)
+"""
+
+
+def test_diagnose_of_ranks_that_do_the_same_finds_nothing(spawn: Spawner) -> None:
+    """Ranks of another launcher, without boards and without a flight recorder."""
+    process = spawn.python(RANKS_THAT_SLEEP)
+    wait_until(lambda: process.out().count("runs") == 2)
+    told = reported(spawn, str(process.pid))
+    assert f"\nDIAGNOSIS: no hang found on {NODE}\n  rank 0 (pid " in told
+    assert "verdict: Nothing stands out: each of 2 ranks sleeps in " in told
+    assert "Next" not in told
+
+
 @pytest.mark.slow
 def test_a_real_job_of_torchrun_below_a_shell_script(spawn: Spawner, tmp_path: Path) -> None:
     script, shell = tmp_path / "train.py", tmp_path / "run.sh"
@@ -594,6 +617,17 @@ def test_diagnose_at_one_moment_accuses_with_low_confidence(board: BoardFacts | 
     waits = cases.rank(0, board=BoardFacts(connected=True, silent=2.0))
     verdict = rules.judge(case(waits, late)).verdict
     assert (verdict.rank, verdict.confidence) == (1, LOW)
+
+
+@pytest.mark.parametrize(("silent", "finds"), [(2.0, False), (31.0, True)])
+@pytest.mark.parametrize("where", ["all_reduce", "sleep"])
+def test_diagnose_of_ranks_in_one_place_at_one_moment(where: str, silent: float, finds: bool) -> None:
+    """That all ranks do the same is a finding where their boards have been silent for long."""
+    verdict = rules.judge(
+        case(*(cases.rank(number, where, board=cases.board(silent=silent)) for number in range(2)))
+    ).verdict
+    assert verdict.sentence.startswith("Nothing stands out: ") is not finds
+    assert verdict.rank is None
 
 
 def test_diagnose_of_a_large_job_has_forty_lines() -> None:
