@@ -208,6 +208,22 @@ def test_a_rank_that_swallows_ctrl_c_is_told_of(jobs: Jobs) -> None:
     job.end(130)
 
 
+def test_ranks_that_stay_after_sigterm_are_named(jobs: Jobs) -> None:
+    job = jobs(
+        "signal.signal(signal.SIGTERM, lambda *_: say('saves'))\nsay('ready')\nwhile True: wait()",
+        "--term-timeout",
+        "600",
+    )
+    job.hear("ready", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.wait_for(
+        r"still there after SIGTERM: rank 0, 1\. Ctrl-C \(SIGINT to this launcher\) ends them at once, or they are "
+        r"killed in 59"
+    )
+    job.spawned.send_signal(signal.SIGINT)
+    job.end(137)
+
+
 def test_a_stopped_rank_gets_the_signal_too(jobs: Jobs) -> None:
     job = jobs("say('pid', os.getpid())\nwait()", "--term-timeout", "30", "--ft-preempted-exit-code", "75")
     pids = job.hear(r"pid (\d+)", ranks=[0, 1])

@@ -35,7 +35,7 @@ UNINTERRUPTIBLE = 10.0
 WRITE = 3.0
 """Seconds for the last records of a node that leaves."""
 LOG_SLOW_AFTER = 5.0
-"""Seconds in which ranks leave after Ctrl-C without a line about it."""
+"""Seconds in which ranks leave after a stop signal without a line about it."""
 
 
 # -- ranks that end -------------------------------------------------------------------------------------------
@@ -330,14 +330,16 @@ def _after_preempt(node: Node, phase: Preempt, failed: list[Rank]) -> Stop:
 
 
 def _log_slow(node: Node, phase: Preempt, now: float) -> list[Action]:
-    """After Ctrl-C the user watches the terminal; a library may have swallowed a rank's KeyboardInterrupt."""
-    if phase.number != signal.SIGINT or phase.has_logged or now - phase.since < LOG_SLOW_AFTER:
+    """Once: which ranks are waited for. They save, or a library has swallowed the signal."""
+    if phase.has_logged or now - phase.since < LOG_SLOW_AFTER:
         return []
     phase.has_logged = True
     ranks = ", ".join(str(rank.number) for rank in node.running[:8])
     left = phase.deadline - now
     when = f", or they are killed in {left:.0f} s (--term-timeout)" if left < NEVER else ""
-    return [Log(f"still there after SIGINT: rank {ranks}. Ctrl-C again ends them at once{when}")]
+    key = "Ctrl-C again" if phase.number == signal.SIGINT else "Ctrl-C (SIGINT to this launcher)"
+    name = signal.Signals(phase.number).name
+    return [Log(f"still there after {name}: rank {ranks}. {key} ends them at once{when}")]
 
 
 def _after_signal(node: Node, number: int) -> tuple[list[Rank], list[Action]]:
