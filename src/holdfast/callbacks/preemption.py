@@ -31,7 +31,7 @@ from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.side_group import CollectiveFailed, SideGroup
 
 from .arguments import named
-from .signals import Notices, parse_signal
+from .signals import STOPS, Notices, parse_signal
 
 LOGGER = "nemo_logger.PreemptionCallback"
 PATIENCE = 1800.0
@@ -52,7 +52,8 @@ class PreemptionArguments:
         """Nothing is done before a training begins.
 
         Args:
-            sig: the signal that asks for a stop: a number, a `signal.Signals` or a name. SIGTERM always does as well.
+            sig: the signal that asks for a stop: a number, a `signal.Signals` or a name. SIGTERM and SIGHUP always do
+                as well.
 
         Raises:
             ValueError: `sig` is no signal, or none that a program can listen for.
@@ -64,7 +65,7 @@ class Preemption:
     """One training that stops for a preemption. Takes the number of the signal that asks for it, and this rank."""
 
     def __init__(self, sig: int, rank: int) -> None:
-        self.signals = {sig, int(signal.SIGTERM)}
+        self.signals = {sig, *STOPS}
         """The numbers of all that do."""
         self.log = named(LOGGER)
         self.notices = Notices(self.signals)

@@ -28,6 +28,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+STOPS = (int(signal.SIGTERM), int(signal.SIGHUP))
+"""Of a scheduler, and of a terminal that is closed: ft_launcher forwards both, and they ask any training to stop."""
+
 _REFUSED: dict[int, str] = {
     signal.SIGKILL: "it cannot be caught",
     signal.SIGSTOP: "it cannot be caught",
@@ -84,12 +87,15 @@ class Notices:
     def install(self) -> bool:
         """Be in force for all its signals; to be repeated whenever another may have taken a signal over.
 
-        Returns False, and does nothing, in a thread that may not.
+        SIGHUP stays ignored where it is: the program was started by nohup, to outlive its terminal. Returns False, and
+        does nothing, in a thread that may not.
         """
         if threading.current_thread() is not threading.main_thread():
             return False
         for number in self._signals:
             found = signal.getsignal(number)
+            if number == signal.SIGHUP and found == signal.SIG_IGN:
+                continue
             if found != self._handle:
                 self._before.setdefault(number, found)
                 signal.signal(number, self._handle)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -29,7 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.callbacks.completion import create_flag, flag_path, record_chosen
-from holdfast.callbacks.signals import Notices
+from holdfast.callbacks.signals import STOPS, Notices
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
 from holdfast.fault_tolerance.stop import StopPoint, position
 
@@ -48,8 +47,8 @@ class Loop:
     """One training loop of this process, as a context manager; make a new one for another loop.
 
     Args:
-        signals: these ask for a stop, in addition to what the launcher receives. Their handlers stay after a stop was
-            asked for: schedulers signal more than once.
+        signals: these ask for a stop, in addition to what the launcher receives (default: SIGTERM and SIGHUP). Their
+            handlers stay after a stop was asked for: schedulers signal more than once.
         sections: `loop(loader)` opens the section "data_loading" while it waits for a batch, and "step" from there to
             `step`. Give them timeouts with `--ft-rank-section-timeouts`.
         straggler: initialise `holdfast.straggler.Detector` (a dict: with these arguments, such as
@@ -62,7 +61,7 @@ class Loop:
 
     def __init__(
         self,
-        signals: Sequence[int] = (signal.SIGTERM,),
+        signals: Sequence[int] = STOPS,
         *,
         sections: bool = False,
         straggler: bool | Mapping[str, Any] = False,

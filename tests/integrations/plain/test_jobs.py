@@ -66,6 +66,43 @@ def test_ddp_through_a_kill_a_hang_and_a_preemption(spawn: Spawner, tmp_path: Pa
         assert torch.equal(value, got["model"][name]), name
 
 
+STOPS = """
+import signal, time
+import holdfast
+
+with holdfast.Loop() as loop:
+    print("trains", flush=True)
+    step = 0
+    while not loop.step(step):
+        time.sleep(0.01)
+        step += 1
+    print("saves", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ranks_save_for_each_signal_of_a_preemption(
+    spawn: Spawner, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The launcher forwards both."""
+    program = tmp_path / "train.py"
+    program.write_text(STOPS)
+    job = start(spawn, program)
+    job.wait_for(lambda: job.out().count("trains") == 2)
+    assert job.stop(number) == 0, job.output()
+    assert job.out().count("saves") == 2, job.output()
+
+
+def test_sighup_stays_ignored_under_nohup(spawn: Spawner) -> None:
+    ends = STOPS.replace(
+        'print("trains", flush=True)',
+        "signal.raise_signal(signal.SIGHUP)\n    print(loop.step(0), flush=True)",
+    )
+    process = spawn.python("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + ends)
+    process.wait_for("False")
+    assert process.stop(signal.SIGTERM) == 0 and "saves" in process.out()
+
+
 STRAGGLING = """
 import os, time
 import holdfast
