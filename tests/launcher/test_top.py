@@ -75,6 +75,17 @@ def test_top_shows_the_open_section_of_a_running_job(spawn: Spawner, job: Job) -
     end(job)
 
 
+@pytest.mark.slow
+def test_top_shows_since_when_no_rank_has_a_step(spawn: Spawner, jobs: Jobs) -> None:
+    """Without a timeout that could pass."""
+    job = jobs(OPENS, "--ft-rank-heartbeat-timeout=None")
+    job.hear("ready", ranks=[0, 1])
+    assert "no rank has finished" not in once(spawn, "--once", job.run_dir)
+    line = r"^no rank has finished a step since \d\d:\d\d:\d\d UTC \(1\d s\)$"
+    wait_until(lambda: re.search(line, once(spawn, "--once", job.run_dir), re.MULTILINE))
+    end(job)
+
+
 def test_top_after_the_end_shows_how_it_ended(spawn: Spawner, job: Job) -> None:
     end(job)
     text = once(spawn, job.run_dir)

@@ -42,7 +42,7 @@ def steps(*told: tuple[int, int]) -> list[BoardEvent]:
 def test_rank_state_has_sections_rate_and_the_nearest_timeout() -> None:
     told = [*steps((900, 1), (980, 20), (990, 40)), BoardEvent("mark", 991 * S, "x", 3)]
     assert rank_state(3, BOARD, told, NOW, True) == RankState(
-        3, "training", 41, 2.0, (("save", 5.0), ("step", 4.0)), 0.4, "step 4.0 of 10 s"
+        3, "training", 41, 2.0, 0.0, (("save", 5.0), ("step", 4.0)), 0.4, "step 4.0 of 10 s"
     )
 
 
@@ -79,11 +79,25 @@ def test_rank_state_rate_is_of_the_last_minute(told: list[BoardEvent], rate: flo
     assert rank_state(0, BOARD, told, NOW, True).rate == rate
 
 
+@pytest.mark.parametrize(
+    ("told", "idle"),
+    [
+        (steps(), 0.0),
+        (steps((900, 1)), 0.0),
+        (steps((978, 1), (979, 2), (980, 3)), 20.0),
+        (steps((970, 1), (975, 2), (980, 3)), 0.0),
+        (steps((989, 1), (990, 2), (991, 3)), 0.0),
+    ],
+)
+def test_rank_state_is_idle_after_five_of_its_steps(told: list[BoardEvent], idle: float) -> None:
+    assert rank_state(0, BOARD, told, NOW, True).idle == idle
+
+
 def texts(view: View, width: int = 100, height: int = 1000) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in frame(view, width, height)]
 
 
-RANK = RankState(5, "late", 60, 19.3, (("step", 17.0), ("data", 16.5)), 0.825, "data 16.5 of 20 s")
+RANK = RankState(5, "late", 60, 19.3, 0.0, (("step", 17.0), ("data", 16.5)), 0.825, "data 16.5 of 20 s")
 STORY = Story().tell(0, "run_start").cycle(1, 0).tell(2, "first_step", cycle=0, rank=0, step=1)
 STORY.exit(102, 0, rank=1, signal="SIGKILL").restart(102, to=1)
 FOUND = incidents(STORY.events)
@@ -117,6 +131,23 @@ def test_frame_has_ranks_nodes_incidents_and_goodput() -> None:
         "incident 1  01-15 08:01:42  crash, rank 1 (a): killed by SIGKILL; restarting",
         "a note",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shown"),
+    [
+        ([("training", 30.0), ("training", 20.0)], True),
+        ([("training", 30.0), ("training", 0.0)], False),
+        ([("training", 30.0), ("starting", 0.0)], False),
+        ([("training", 20.0), ("finished", 0.0), ("ended", 0.0)], True),
+        ([("finished", 30.0)], False),
+        ([], False),
+    ],
+)
+def test_frame_has_since_when_no_rank_has_a_step(ranks: list[tuple[str, float]], shown: bool) -> None:
+    states = [RankState(number, state, idle=idle) for number, (state, idle) in enumerate(ranks)]
+    found = [line for line in texts(View("job", START + 200, "a", states)) if line.startswith("no rank")]
+    assert found == ["no rank has finished a step since 08:03:00 UTC (20.0 s)"] * shown
 
 
 def test_frame_of_a_narrow_terminal_goes_without_the_rate() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import wrap
 
 from ..autoresume.policy import duration
@@ -23,6 +24,10 @@ from ..journal.incidents import Incident
 
 LATEST = 60 * SECOND
 """Steps of this time count for a rank's step rate."""
+LONG, TIMES = 10.0, 5.0
+"""Seconds without a step that are long where they are as many times a rank's longest step."""
+RUNNING = ("starting", "training", "late")
+"""States of ranks that may have a step."""
 NARROW = 64
 """Columns; below, the step rate is left out."""
 INCIDENTS = 5
@@ -44,6 +49,8 @@ class RankState:
     step: int | None = None
     rate: float | None = None
     """Steps per second."""
+    idle: float = 0.0
+    """Seconds without a step, where they are long; else 0."""
     sections: tuple[tuple[str, float], ...] = ()
     """Open ones with their seconds, the outer first."""
     passed: float = 0.0
@@ -89,7 +96,8 @@ def rank_state(
     else:
         state = "training" if board.step is not None or board.section_count else "starting"
     sections = tuple((each.name, max(0.0, (now - each.since_ns) / SECOND)) for each in board.open_sections)
-    return RankState(rank, state, board.step, _rate(events, now), sections, passed, timeout)
+    rate, idle = _rate(events, now), _idle(events, now)
+    return RankState(rank, state, board.step, rate, idle, sections, passed, timeout)
 
 
 def _rate(events: Sequence[BoardEvent], now: int) -> float | None:
@@ -100,6 +108,14 @@ def _rate(events: Sequence[BoardEvent], now: int) -> float | None:
     return (steps[-1].value - steps[0].value) * SECOND / (steps[-1].at_ns - steps[0].at_ns)
 
 
+def _idle(events: Sequence[BoardEvent], now: int) -> float:
+    """Seconds since the last step, where they are long; else 0."""
+    steps = [each.at_ns for each in events if each.kind == "step"]
+    longest = max((after - before for before, after in pairwise(steps)), default=now)
+    idle = (now - steps[-1]) / SECOND if steps else 0.0
+    return idle if idle > max(LONG, TIMES * longest / SECOND) else 0.0
+
+
 def frame(view: View, width: int, height: int = 1 << 30) -> list[Line]:
     """The lines of a frame; at most `height`."""
     head: list[Line] = [((visible(view.title, 500), "bold"), (f"  {clock(view.at)}", "dim"))]
@@ -107,6 +123,10 @@ def frame(view: View, width: int, height: int = 1 << 30) -> list[Line]:
         share = f"goodput {ledger.share:.1%} of {duration(ledger.wall)}"
         counts = f", cycles: {ledger.cycles}, failures: {ledger.failures}"
         head.append(((share + counts, ""), (f"  {visible(view.journal.end, 200)}", "bold")))
+    running = [each for each in view.ranks if each.state in RUNNING]
+    if idle := min((each.idle for each in running), default=0.0):
+        since = clock(view.at - idle)
+        head.append(((f"no rank has finished a step since {since} ({duration(idle)})", STYLES["late"]),))
     end = [_incident(each) for each in view.journal.incidents[-INCIDENTS:]]
     end += [((line, "dim"),) for note in view.notes for line in wrap(visible(note, 500), max(width, 10))[:4]]
     ranks = [_rank(each, width) for each in view.ranks]
