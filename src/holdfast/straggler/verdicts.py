@@ -77,7 +77,7 @@ class Verdicts:
         """The verdicts after one more report. `nodes` has the ranks in the order of the rows, and `losses` the causes
         in that of each row's last numbers. `labels`: what work each rank said that it does (see `labels.own_label`)."""
         if len(nodes) < self._thresholds.min_ranks:
-            return Judged(withheld=(self._too_few(len(nodes), len(nodes)),))
+            return self._without(self._too_few(len(nodes), len(nodes)))
         try:
             return self._judged(nodes, references, gathered, losses, labels)
         except ImportError as error:
