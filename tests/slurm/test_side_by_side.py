@@ -214,3 +214,19 @@ def test_hints_can_be_pasted_into_a_shell(
     other = tmp_path / "an other"
     code, said = resumes(other, "touch", str(other / "finished.flag"))
     assert (code, said.endswith(f"holdfast autoresume --status '{other}'\n")) == (0, True)
+
+
+def test_slurm_that_submits_nothing_leaves_no_folder(slurm: Slurm, tmp_path: Path) -> None:
+    """Its own run directory; one that was chosen stays."""
+    (slurm.folder / "sbatch").write_text("#!/bin/bash\necho invalid partition >&2\nexit 1\n")
+    (slurm.folder / "sbatch").chmod(0o755)
+    place = tmp_path / "here"
+    place.mkdir()
+    for words, left in (([], []), (["--run-dir=mine"], ["mine"])):
+        command = [sys.executable, "-m", "holdfast", "slurm", *words, "--", "ft_launcher", "train.py"]
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (
+            2,
+            "holdfast: error: sbatch --parsable: invalid partition\n",
+        )
+        assert sorted(path.name for path in place.iterdir()) == left

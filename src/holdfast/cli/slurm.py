@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -77,6 +78,7 @@ def run(arguments: argparse.Namespace) -> str | int:
     if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
     from .. import __version__
+    from ..integrations.slurm.job import NoAnswer
     from ..integrations.slurm.script import batch_script, checked
     from ..integrations.slurm.submit import submit
 
@@ -84,7 +86,14 @@ def run(arguments: argparse.Namespace) -> str | int:
     if arguments.dry_run:
         return batch_script(plan, __version__)
     prepared_run_dir(plan.run_dir, "slurm")
-    return f"{submit(plan)}\n"
+    try:
+        return f"{submit(plan)}\n"
+    except NoAnswer:
+        raise
+    except HoldfastError:
+        if not arguments.run_dir:  # it was made here, and no job uses it
+            shutil.rmtree(plan.run_dir, ignore_errors=True)
+        raise
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:

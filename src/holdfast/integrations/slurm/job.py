@@ -231,6 +231,10 @@ class SlurmError(HoldfastError):
     """Slurm has refused something, or does not answer. The message is one line."""
 
 
+class NoAnswer(SlurmError):
+    """Slurm has not answered in time: it may do it all the same."""
+
+
 def job(number: str, answer: float = ANSWER) -> Job:
     """What Slurm knows of a job, nothing where it knows none. Raises `SlurmError` when it cannot be asked.
 
@@ -324,7 +328,7 @@ def _run(*command: str, text: str | None = None, answer: float = ANSWER) -> str:
     except OSError as error:
         raise SlurmError(f"{command[0]}: {error.strerror}. Is Slurm installed on this machine?") from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{command[0]} has not answered for {answer:g} s") from None
+        raise NoAnswer(f"{command[0]} has not answered for {answer:g} s") from None
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())
         raise SlurmError(f"{' '.join(command[:2])}: {said or f'exit code {done.returncode}'}")
