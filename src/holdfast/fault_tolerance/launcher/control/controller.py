@@ -68,7 +68,12 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
             node.is_suspect = True
         case m.Health(cycle, sick, is_own):
             if cycle == node.record.cycle:
-                node.health, node.may_leave = sick, bool(sick) and is_own and node.settings.exclude_sick
+                may_leave = bool(sick) and is_own and node.settings.exclude_sick
+                if may_leave and not node.may_leave and node.settings.is_alone:
+                    actions.append(
+                        Log("the job has no other node: it continues on this one, although it is sick")
+                    )
+                node.health, node.may_leave = sick, may_leave
         case m.IterationRead(cycle, number):
             if cycle == node.record.cycle:
                 node.take_iteration(number, now)
