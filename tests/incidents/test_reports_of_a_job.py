@@ -137,3 +137,35 @@ def test_the_report_at_the_end_of_the_job_is_waited_for(jobs: Jobs) -> None:
     job.end(4)
     wait_until(lambda: job.journal("incident"), what="the record of the incident")
     assert _incident(job)["cause"] == "exit"
+
+
+LOADS = """
+from torch.utils.data import DataLoader, Dataset
+
+class Shards(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, number):
+        if number == 5 and RANK == 1:
+            time.sleep(600)
+        return torch.ones(1)
+
+batches = iter(DataLoader(Shards(), num_workers=1, multiprocessing_context="fork"))
+
+def happens():
+    for batch in batches:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_stuck_data_loader_has_the_place_of_its_worker(jobs: Jobs) -> None:
+    job = jobs("import torch\n" + LOADS + TRAINING, *LIMIT)
+    job.end(0)
+    record = _incident(job)
+    assert (record["rank"], record["cause"]) == (1, "data_loading")
+    report = " ".join(Path(record["report"], "report.txt").read_text().split())
+    step = report.partition("Next step: ")[2].partition(" Verdict ")[0]
+    assert re.search(
+        r"the data loader at .+ \(its worker \d+ is in \S+script1\.py:\d+ __getitem__\(\)\)\.$", step
+    ), step

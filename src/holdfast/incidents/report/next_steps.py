@@ -7,10 +7,11 @@ Does not cover: whether the verdict is right. With a low confidence the evidence
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..evidence import AT_EXIT, DIAGNOSE, NodeFaultKind, RankEvidence, Target
+from ..evidence import AT_EXIT, DIAGNOSE, Child, NodeFaultKind, RankEvidence, Target
 from ..rules.places import is_own
 from .wording import call, ended, operation, visible
 
@@ -31,7 +32,7 @@ NEXT_STEPS = MappingProxyType(
         "stopped": "Find what stopped process {pid} on {node}|: a signal (SIGSTOP), a debugger, or the scheduler.",
         "uninterruptible": "Check {storage} on {node}|: a disk, a file server or a driver does not answer. "
         "If it stays so, drain {node}.",
-        "data_loading": "Check {storage} on {node}|, and the data loader at {place}.",
+        "data_loading": "Check {storage} on {node}|, and the data loader at {place}{worker}.",
         "checkpoint_io": "Check {storage} on {node}|: free space, quota, the file server.",
         "lock": "Find the owner of the lock that {rank} waits for at {place}{holder}|: "
         "the stacks of the other threads show it.",
@@ -150,6 +151,16 @@ def _facts(view: IncidentView) -> dict[str, str]:
         "storage": visible(file or network, 100) or "the storage",
         "peer": visible(target.peer, 60) if target and target.peer else "the service",
         "holder": f" (pid {target.pid})" if target and target.pid else "",
+        "worker": _worker(process.children if process else ()),
         "operation": operation(waiter) if waiter else "the collective of the others",
         "setting": _SETTINGS.get(limit.reason, "") if limit else "",
     }
+
+
+def _worker(children: Sequence[Child]) -> str:
+    """` (its worker 5001 is in data/tokens.py:88 __getitem__())`, of the first one whose stack is known."""
+    for child in children:
+        if child.frames:
+            frame = next(filter(is_own, child.frames), child.frames[0])
+            return f" (its worker {child.pid} is in {call(frame)})"
+    return ""
