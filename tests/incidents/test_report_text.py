@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 
 import pytest
@@ -231,6 +232,14 @@ def test_first_line_has_the_step_and_is_short(place: str) -> None:
 
 def test_next_step_every_kind_has_one() -> None:
     assert set(KINDS) <= set(NEXT_STEPS)
+
+
+def test_next_step_of_a_file_that_is_too_large_is_its_limit() -> None:
+    case, _ = judged("segfault")
+    ranks = [replace(rank, exit=rank.exit and Exit(-signal.SIGXFSZ, "killed", 0.1)) for rank in case.ranks]
+    case = Case((replace(case.nodes[0], ranks=tuple(ranks), faults=()),))
+    (step,) = [line for line in report_lines(case, judge(case)) if "Next step: " in line]
+    assert "ulimit -f" in step and "core" not in step
 
 
 def test_next_step_of_a_signal_from_outside_asks_for_its_sender() -> None:

@@ -25,6 +25,7 @@ _HINTS = {
     "SIGABRT": "aborted by native code (failed assertion, or a watchdog such as NCCL's)",
     "SIGFPE": "crashed in native code (arithmetic)",
     "SIGILL": "crashed in native code (illegal instruction)",
+    "SIGXFSZ": "a file reached the limit of its size: ulimit -f",
     "SIGTERM": "not sent by the launcher",
     "SIGINT": "interrupted",
 }

@@ -7,6 +7,7 @@ Does not cover: whether the verdict is right. With a low confidence the evidence
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ NEXT_STEPS = MappingProxyType(
         "exit": "Find what ends {rank} with {end}|: its last stderr output, sys.exit(), os._exit().",
         "early_exit": "Find why {rank} ends before the others|: less data, or a condition that only {rank} meets.",
         "signal": "Open {core} in a debugger|. If it repeats on this node only, drain the node.",
+        "file_size": "Raise the limit of file sizes of {rank} on {node}|: ulimit -f.",
         "killed": "Find who sent the signal to {rank} on {node}|: a person, the scheduler, or a memory limit.",
         "out_of_memory": "Lower the memory use of {rank}| (batch size, data-loader workers), "
         "or raise the limit on {node}.",
@@ -97,7 +99,9 @@ def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
     end = rank.exit if rank else None
     facts = {**_facts(view), "rank": "each rank" if verdict.rank is None else f"rank {verdict.rank}"}
     kind: str = verdict.kind
-    if kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
+    if kind == "signal" and end and end.status == -signal.SIGXFSZ:
+        kind = "file_size"
+    elif kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
     elif kind == "shutdown" and view.triggers == {AT_EXIT}:
         kind = "at_exit"
