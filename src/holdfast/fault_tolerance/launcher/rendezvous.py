@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from holdfast.in_time import TooLate, UnderWay
+from holdfast.in_time import TooLate, UnderWay, within
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.launcher")
 LOG_AFTER = 2.0
 """Seconds after which a launcher logs that it still tries to connect."""
+RESOLVED = 5.0
+"""Seconds in which a name is resolved."""
 CHECK = "check that node 0 is up, the address and the port"
 DEFAULT_PORT = 29400
 """torch's default for the store of a c10d rendezvous."""
@@ -129,8 +131,11 @@ def meet(parameters: RendezvousParameters, node: str) -> Meeting:
             is_host,
         )
 
-    text = "node %s tries to reach the rendezvous store at %s (%s)"
-    timer = threading.Timer(LOG_AFTER, logger.warning, (text, node, where, CHECK))
+    def log_late() -> None:
+        text = "node %s tries to reach the rendezvous store at %s (%s)"
+        logger.warning(text, node, where, _to_check(where.host))
+
+    timer = threading.Timer(LOG_AFTER, log_late)
     timer.daemon = True
     timer.start()
     try:
@@ -140,10 +145,21 @@ def meet(parameters: RendezvousParameters, node: str) -> Meeting:
                 return call.answer(0.1)  # signal handlers run between two of these
     except (RendezvousError, RuntimeError) as error:
         raise StoreUnreachable(
-            f"the rendezvous store at {parameters.endpoint} cannot be reached: {CHECK}"
+            f"the rendezvous store at {parameters.endpoint} cannot be reached: {_to_check(where.host)}"
         ) from error
     finally:
         timer.cancel()
+
+
+def _to_check(host: str) -> str:
+    """Why a host may not be reached."""
+    try:
+        within(RESOLVED, lambda: socket.getaddrinfo(host, None))
+    except (socket.gaierror, UnicodeError) as error:
+        return f"the name {host} cannot be resolved: {error}"
+    except (OSError, TooLate):
+        pass
+    return CHECK
 
 
 def register(store: Store, name: str) -> str:
