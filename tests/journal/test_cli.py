@@ -82,6 +82,9 @@ def test_a_launcher_that_ended_without_a_record_is_in_the_list(spawn: Spawner, t
     process = ended(spawn, "incidents", str(tmp_path))
     assert (process.returncode, process.out()) == (0, f"no incidents\n{end}\n")
     assert read_job(str(tmp_path), START + 500).end == end
+    (row,) = json.loads(ended(spawn, "incidents", str(tmp_path), "--json").out())
+    assert (row["number"], row["kind"], row["node"], row["what"]) == (None, "launcher lost", node, end)
+    assert (row["t"], row["cycle"], row["report"]) == (START + 25, 0, None)
 
 
 @pytest.fixture

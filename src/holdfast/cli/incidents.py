@@ -136,6 +136,8 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
         stored_reports = reports(run_dir, read_run(run_dir, STARTS), found)
         paths = {number: os.path.abspath(stored.path) for number, stored in stored_reports.items()}
         rows = [{**incident.to_dict(), "report": paths.get(incident.number)} for incident in found]
+        if end := end_without_record(run_dir):
+            rows.append({**end.to_dict(), "number": None, "report": None})
         return json.dumps(rows, indent=2) + "\n"
     others = [
         f"another job ran here at the same time: holdfast incidents {shlex.quote(path)}\n"
@@ -147,7 +149,7 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
             "journal."
         )
     end = end_without_record(run_dir)
-    return _incident_table(found) + (f"{end}\n" if end else "") + "".join(others)
+    return _incident_table(found) + (f"{end.what}\n" if end else "") + "".join(others)
 
 
 def _report(stored: StoredIncident, arguments: argparse.Namespace) -> str | None:

@@ -16,7 +16,7 @@ from ..fault_tolerance.processes import proc
 from ..journal.event import CycleSorter, Event
 from ..journal.goodput import KINDS, JobNow, goodput
 from ..journal.incidents import KINDS as OF_INCIDENTS
-from ..journal.incidents import NOT_OVER, incidents
+from ..journal.incidents import NOT_OVER, Incident, incidents
 from ..journal.reader import STARTS, last_moments, stream_run
 
 
@@ -39,12 +39,31 @@ def read_job(run_dir: str, now: float) -> JobNow:
     return JobNow(ledger if ledger.attempts else None, found, progress, end)
 
 
-def end_without_record(run_dir: str) -> str:
-    """Which launchers ended without a record, and when, in words; empty where none did. Raises `JournalUnreadable`."""
+def end_without_record(run_dir: str) -> Incident | None:
+    """The launchers that ended without a record, and when; None where none did. Raises `JournalUnreadable`.
+
+    It has no number: it is no incident of the journal before the job is started again.
+    """
     launchers = _Launchers()
     for event in stream_run(run_dir, STARTS):
         launchers.take(event)
-    return launchers.end(run_dir)[0] if launchers.unended else ""
+    if not (launchers.unended and (end := launchers.end(run_dir)[0])):
+        return None
+    return Incident(
+        number=0,
+        kind="launcher lost",
+        t=launchers.last(run_dir),
+        run=launchers.run,
+        cycle=launchers.cycle[1],
+        node=", ".join(launchers.gone()),
+        rank=None,
+        pid=None,
+        what=end,
+        unnoticed_seconds=0.0,
+        restart_seconds=None,
+        resume_seconds=None,
+        outcome=NOT_OVER,
+    )
 
 
 class _Launchers:
@@ -56,7 +75,7 @@ class _Launchers:
         self._starts: dict[str, Event] = {}
         self._codes: dict[str, str] = {}
         self.run = 0
-        self._sorter, self._cycle = CycleSorter(), (0, 0)
+        self._sorter, self.cycle = CycleSorter(), (0, 0)
 
     def noted(self, events: Iterable[Event]) -> Iterator[Event]:
         """The events as they are."""
@@ -69,9 +88,9 @@ class _Launchers:
         self.run = cycle[0]
         if event.kind == "cycle_start":
             self.progress.pop(source, None)
-            if cycle > self._cycle:  # a node that has no part in it is out of the job
+            if cycle > self.cycle:  # a node that has no part in it is out of the job
                 self.unended.clear()
-                self._cycle = cycle
+                self.cycle = cycle
         elif event.kind == "run_start":
             self._starts[source] = event
             if not self.unended:
@@ -89,15 +108,24 @@ class _Launchers:
         if not self.unended:
             codes = " and ".join(sorted({*self._codes.values()}))
             return f"the job ended with exit code {codes}" if codes else "", False
-        runs = {source: _is_running(self._starts.get(source)) for source in self.unended}
-        gone = [source for source in sorted(runs) if runs[source] is False]
+        gone, is_running = self.gone(), any(map(self._runs, self.unended))
         if not gone:
-            return "", True in runs.values()
-        who = "the job" if len(gone) == len(runs) else f"node {', '.join(gone)}"
+            return "", is_running
+        who = "the job" if len(gone) == len(self.unended) else f"node {', '.join(gone)}"
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.last(run_dir)))
+        return f"{who} ended without a record at {when}", is_running
+
+    def gone(self) -> list[str]:
+        """Those that do not run any more."""
+        return [source for source in sorted(self.unended) if self._runs(source) is False]
+
+    def last(self, run_dir: str) -> float:
+        """When those that are gone wrote for the last time: unix seconds."""
         moments = last_moments(run_dir)
-        last = max(moments.get(source, self.unended[source]) for source in gone)
-        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(last))
-        return f"{who} ended without a record at {when}", True in runs.values()
+        return max(moments.get(source, self.unended[source]) for source in self.gone())
+
+    def _runs(self, source: str) -> bool | None:
+        return _is_running(self._starts.get(source))
 
 
 def _is_running(start: Event | None) -> bool | None:
