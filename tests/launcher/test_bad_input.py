@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.launcher.conftest import Jobs
@@ -43,6 +45,43 @@ def test_help_is_no_mistake(jobs: Jobs) -> None:
     job = jobs.command("--help")
     assert job.end(0) == ""
     assert "--ft-rank-heartbeat-timeout" in job.spawned.out() and not job.run_dir.exists()
+
+
+def test_rendezvous_host_without_an_address_is_named(jobs: Jobs) -> None:
+    """A launcher tries as long as torch does: the name may be there later."""
+    rendezvous = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", "--rdzv-conf=read_timeout=1"]
+    job = jobs.command(*rendezvous, "--rdzv-endpoint=nosuchhost.invalid:29400", jobs.script(""))
+    (last,) = (line for line in job.end(1).splitlines() if "cannot be reached" in line)
+    store = "[holdfast] the rendezvous store at nosuchhost.invalid:29400 cannot be reached"
+    assert last.startswith(f"{store}: the name nosuchhost.invalid cannot be resolved: [Errno ")
+
+
+def test_version_is_that_of_holdfast_and_of_torch(jobs: Jobs) -> None:
+    job = jobs.plain("--version")
+    assert job.end(0) == ""
+    assert re.fullmatch(r"ft_launcher \d\S+ \(holdfast\), torch \d\S+\n", job.spawned.out())
+
+
+REFUSES = "import argparse\nargparse.ArgumentParser().parse_args()"
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "is_hinted"),
+    [
+        (REFUSES, "--nproc_per_node=4", True),
+        (REFUSES, "--ft-rank-heartbeat-timeout=4", True),
+        (REFUSES, "--lr=4", False),
+        ("sys.exit(3)", "--nproc-per-node=4", False),
+    ],
+)
+def test_option_after_a_script_that_refuses_it_has_a_hint(
+    jobs: Jobs, text: str, option: str, is_hinted: bool
+) -> None:
+    script = jobs.script(text, "train.py")
+    said = jobs.command(script, option).end(3 if "3" in text else 2)
+    flag = option.partition("=")[0]
+    hint = f"[holdfast] {flag} was passed to train.py, as all that follows the script: options of ft_launcher belong "
+    assert said.count(hint) == is_hinted
 
 
 def test_script_arguments_are_not_looked_at(jobs: Jobs) -> None:

@@ -36,11 +36,12 @@ from ..timeouts.effective_timeouts import Advice, configured_timeouts, describe
 from . import console, store_host
 from .command_line.checks import NO_ID, make_log_dir
 from .command_line.ft_options import EXCLUDE
+from .command_line.options import first_after_script
 from .command_line.torch_options import rdzv_settings
 from .control.messages import Append
 from .control.records import FAILURES, Member, Settings
 from .driver import Driver
-from .exit_codes import Outcome, of_stop
+from .exit_codes import USAGE, Outcome, of_stop
 from .inbox import Inbox, Interrupted
 from .incidents import Incidents
 from .local_ranks import LocalRanks
@@ -67,6 +68,8 @@ EARLIER_JOBS, RECALLED = 5.0, 1 << 20
 """Seconds to read the journals of earlier jobs, and bytes at the end of each that are read."""
 JOIN_TIMEOUT, LAST_CALL = 600.0, 30.0
 """Seconds; torch's defaults of `join_timeout` and `last_call_timeout` in --rdzv-conf."""
+FIRST_SECONDS = 30.0
+"""Seconds in which a script has imported torch and read its command line."""
 DEFAULT_PORT = 29500
 """torchrun's default for --master-port."""
 
@@ -164,7 +167,19 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     ahead.attach(inbox, journal.record, me.ranks)
     stack.callback(ahead.close)  # before the inbox and the journal are gone
     _wait_for_imports(options, inbox, ahead, journal)
-    return driver.run()
+    began = time.monotonic()
+    code = driver.run()
+    if code == USAGE and time.monotonic() - began < FIRST_SECONDS:
+        _hint_at_order(given)
+    return code
+
+
+def _hint_at_order(given: SimpleNamespace) -> None:
+    """The script refused its command line, as argparse does: was an option meant for this launcher?"""
+    if flag := first_after_script(given.training_script_args):
+        script = os.path.basename(given.training_script)
+        text = "%s was passed to %s, as all that follows the script: options of ft_launcher belong before it"
+        logger.warning(text, flag, script)
 
 
 def _supervise(

@@ -27,6 +27,7 @@ ABOUT = (
     "again after a crash, a hang or a lost node. Takes every option of torchrun."
 )
 FOOT = """\
+--version shows the versions of Holdfast and torch.
 settings come from: built-in default < YAML file < environment < command line; all of them apply together.
 Each option may be spelled with - or _, as --ft-NAME or --ft-param-NAME, and set as PET_FT_NAME in the environment.
 SECONDS are numbers; where the default is a limit, None, null or nothing means no limit."""

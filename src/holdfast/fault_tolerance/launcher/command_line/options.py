@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 
+from holdfast import __version__
 from holdfast.lazy import require_torch
 
 from ...config_fields import TORCH, Given, Option, is_boolean_word, nearest, parse_with, resolve, whole
@@ -40,11 +41,22 @@ SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 AFTER = "options of the training script belong after the script"
 
 
+def first_after_script(words: Iterable[str]) -> str:
+    """The first of the script's arguments that is, spelled in full, an option of ``ft_launcher``; "" without one."""
+    known = Vocabulary().names
+    flags = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return next((flag for flag in flags if flag[2:].replace("_", "-") in known), "")
+
+
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
     """The options in `argv`, which is without the program's name, and in the ``PET_…`` variables of `environ`.
 
-    Prints the text of ``--help`` and leaves with 0. Raises `ConfigError` for anything wrong, and `UnsupportedTorch`.
+    Prints the text of ``--help`` or ``--version`` and leaves with 0. Raises `ConfigError` for anything wrong, and
+    `UnsupportedTorch`.
     """
+    if list(argv[:1]) == ["--version"]:
+        print(f"ft_launcher {__version__} (holdfast), torch {installed_torch() or 'not installed'}")
+        raise SystemExit(0)
     require_torch(installed_torch())
     line, known, warnings = _scan(argv, environ)
     if line.is_help:
