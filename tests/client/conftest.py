@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClient, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
 from tests.counting import arm, fresh  # noqa: F401
@@ -40,7 +41,7 @@ def board(shm: Path, config: FaultToleranceConfig, monkeypatch: pytest.MonkeyPat
     """This process is rank 2 of a job with these settings, as its launcher would have it."""
     board = Board.create(str(shm / "2.board"), configured_timeouts(config, initial_set_by_user=True))
     board.bind_process(Identity(os.getpid(), 1, 2, 2, 0, time.monotonic_ns()))
-    monkeypatch.setenv(environment.BOARD, board.path)
+    monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, board.path)
     monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
     yield board
     board.close()

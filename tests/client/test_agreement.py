@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.board import Board, Limits
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.processes.proc import nvidia_driver
 from tests.processes import Spawner
 
@@ -31,7 +32,7 @@ def _run(spawn: Spawner, boards: list[Board], backend: str, folder: Path) -> lis
             str(folder / "rendezvous"),
             backend,
             env={
-                environment.BOARD: board.path,
+                FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: board.path,
                 environment.FLOOR: "0",
                 environment.INITIAL_FLOOR: "0",
                 "RANK": str(rank),

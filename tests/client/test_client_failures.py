@@ -18,6 +18,7 @@ from holdfast.fault_tolerance import (
     environment,
 )
 from holdfast.fault_tolerance.board import Board
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
 from holdfast.incidents.capture import waiting_on
 from tests.pipes import full_pipe
@@ -27,7 +28,7 @@ from .conftest import NO_FLOORS
 
 
 def test_without_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(environment.BOARD, raising=False)
+    monkeypatch.delenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, raising=False)
     strict = RankMonitorClient()
     with pytest.raises(
         RankMonitorClientError, match=r"start the program with ft_launcher, or .*required=False"
@@ -60,9 +61,9 @@ def test_a_board_that_cannot_be_used_is_one_warning(
 ) -> None:
     holder = None
     if damage == "absent":
-        monkeypatch.setenv(environment.BOARD, str(shm / "absent.board"))
+        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, str(shm / "absent.board"))
     elif damage == "empty path":  # the launcher had no shared memory for us
-        monkeypatch.setenv(environment.BOARD, "")
+        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, "")
     elif damage == "no board":
         Path(board.path).write_text("x" * 30_000)
     elif damage == "truncated":
@@ -188,7 +189,7 @@ def test_a_program_without_logging_shows_who_warns() -> None:
         "from holdfast.fault_tolerance import RankMonitorClient\n"
         "client = RankMonitorClient(); client.init_workload_monitoring()"
     )
-    env = {**os.environ, environment.BOARD: "/nowhere/0.board", environment.FLOOR: "soon"}
+    env = {**os.environ, FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: "/nowhere/0.board", environment.FLOOR: "soon"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     lines = done.stderr.splitlines()
     assert len(lines) == 2 and all(line.startswith("holdfast: ") for line in lines), done.stderr

@@ -13,9 +13,9 @@ from holdfast.fault_tolerance import (
     RankMonitorClient,
     RankMonitorClientError,
     SectionTimeouts,
-    environment,
 )
 from holdfast.fault_tolerance.board import Board
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.kept_timeouts import patience
 
 from .conftest import NO_FLOORS
@@ -156,7 +156,7 @@ def test_floors_come_from_the_environment(
 def test_binding_floors_are_said_by_one_rank(
     board: Board, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv(environment.BOARD)
+    monkeypatch.delenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     monkeypatch.setenv("RANK", "0")
     client = RankMonitorClient(required=False)
     client.init_workload_monitoring()

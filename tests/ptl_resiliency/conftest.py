@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from tests.counting import arm, fresh  # noqa: F401
 
@@ -140,7 +141,7 @@ def ranked(config: FaultToleranceConfig, monkeypatch: pytest.MonkeyPatch) -> Ite
     folder = Path(tempfile.mkdtemp(prefix="hf-test-ptl-", dir="/dev/shm"))
     board = Board.create(str(folder / "0.board"), configured_timeouts(config, initial_set_by_user=True))
     board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
-    monkeypatch.setenv(environment.BOARD, board.path)
+    monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, board.path)
     monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
     monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", "0")
     monkeypatch.setenv("HOLDFAST_LEARNED_INITIAL_FLOOR", "0")

@@ -12,8 +12,9 @@ import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
-from holdfast.fault_tolerance import FaultToleranceConfig, environment
+from holdfast.fault_tolerance import FaultToleranceConfig
 from holdfast.fault_tolerance.board import Board
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop import END, page, rules
 from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
@@ -179,7 +180,7 @@ def stop_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[page.
     board = Board.create(
         str(tmp_path / "0.board"), configured_timeouts(FaultToleranceConfig(), initial_set_by_user=False)
     )
-    monkeypatch.setenv(environment.BOARD, board.path)
+    monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, board.path)
     file = page.PageFile.create(page.page_path(board.path))
     yield file
     file.close()

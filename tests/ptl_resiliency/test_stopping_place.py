@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop.page import ASKED, PageFile, page_path, write
 from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from tests.processes import Spawner
@@ -65,7 +65,7 @@ def test_what_the_ranks_know_when_they_listen(
         pages[case, rank].words[ASKED] = 15
     for rank in (0, 1):
         write(pages["withdrawn", rank].words, Word(WITHDRAW, 1))
-    program = RANK.replace("BOARD", environment.BOARD)
+    program = RANK.replace("BOARD", FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     paths = {"PYTHONPATH": f"{ROOT}/src:{ROOT}"}
     ranks = [spawn.python(program, str(tmp_path), str(rank), env=paths) for rank in (0, 1)]
     for each in ranks:

@@ -18,7 +18,6 @@ from holdfast.fault_tolerance import (
     FaultToleranceConfig,
     RankMonitorLogger,
     RankMonitorServer,
-    environment,
 )
 from holdfast.fault_tolerance.board import BoardReader, Snapshot
 from holdfast.fault_tolerance.errors import HoldfastError
@@ -84,7 +83,8 @@ def server(path: str) -> Iterator[RankMonitorProcess]:
 
 
 def _rank(spawn: Spawner, path: str, what: str) -> Spawned:
-    rank = spawn.python(_RANK, what, env={environment.BOARD: path, "RANK": "5", "LOCAL_RANK": "1"})
+    env = {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: path, "RANK": "5", "LOCAL_RANK": "1"}
+    rank = spawn.python(_RANK, what, env=env)
     rank.wait_for(r"^\{")
     return rank
 
@@ -250,4 +250,4 @@ def test_logger_takes_name_and_level(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_environment_variable_has_a_public_name() -> None:
-    assert FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR == environment.BOARD == "FT_RANK_MONITOR_IPC_SOCKET"
+    assert FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR == "FT_RANK_MONITOR_IPC_SOCKET"

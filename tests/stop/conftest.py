@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
 
 
@@ -24,7 +24,7 @@ def board_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where this rank's board would be."""
     folder = Path(tempfile.mkdtemp(prefix="hf-test-stop-", dir="/dev/shm"))
     path = str(folder / "0.board")
-    monkeypatch.setenv(environment.BOARD, path)
+    monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, path)
     yield path
     shutil.rmtree(folder)
 

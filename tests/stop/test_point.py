@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop import StopPoint, position
 from holdfast.fault_tolerance.stop import page as P
 from holdfast.fault_tolerance.stop.page import PageFile, StopPages, page_path
@@ -59,7 +59,7 @@ class Waiting:
 
 
 def test_without_a_launcher_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(environment.BOARD, raising=False)
+    monkeypatch.delenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, raising=False)
     assert StopPoint.find() is None
 
 

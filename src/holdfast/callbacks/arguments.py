@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.config import docstring_section
 from holdfast.prefixed_log import Prefixed
 from holdfast.testing.simulated import SimulatedFaultParams
@@ -136,12 +136,13 @@ def verify_environment(arguments: FaultToleranceArguments, rank: int, log: Prefi
 
 def why_no_launcher(who: str) -> str:
     """What to run instead, if the program was not started by `ft_launcher`; else nothing."""
-    if os.environ.get(environment.BOARD) is not None:
+    if os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR) is not None:
         return ""
     script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0].endswith(".py") else "script.py"
     return (
         f"{who} needs ft_launcher, which watches over the ranks, and this program was started without it "
-        f"({environment.BOARD} is not set). Run `ft_launcher --nproc-per-node=N {script}` with N ranks on this node, "
+        f"({FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR} is not set). "
+        f"Run `ft_launcher --nproc-per-node=N {script}` with N ranks on this node, "
         f"in place of `python {script}` or torchrun; or take the callback out of the trainer."
     )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from ..fault_tolerance.board.layout import BOARD_BYTES
-from ..fault_tolerance.board.values import DIRECTORY_PREFIX, OWNER_FILE
+from ..fault_tolerance.board.values import DIRECTORY_PREFIX, FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, OWNER_FILE
 from ..fault_tolerance.launcher.ranks.boards import TMPFS, is_stale
 from ..fault_tolerance.processes import cgroups, proc
 from ..fault_tolerance.processes.cgroups import Limit
@@ -45,7 +45,7 @@ LAUNCHERS = ("ft_launcher", "fault_tolerance.launcher")
 """Parts of the command line of a launcher."""
 ZYGOTES = {"hf-zygote", "hf-standby"}
 """The names of processes of warm start."""
-BOARD = b"FT_RANK_MONITOR_IPC_SOCKET="
+BOARD = f"{FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR}=".encode()
 WHO = """
 import sys
 del sys.path[0]  # the current folder: a file there must not hide a module of Python

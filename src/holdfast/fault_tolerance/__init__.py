@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from holdfast.lazy import names
 
 if TYPE_CHECKING:
+    from .board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR as FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
     from .client import RankMonitorClient as RankMonitorClient
     from .client import WorkloadAction as WorkloadAction
     from .client import WorkloadControlRequest as WorkloadControlRequest
     from .config import FaultToleranceConfig as FaultToleranceConfig
-    from .environment import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR as FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
     from .errors import RankMonitorClientError as RankMonitorClientError
     from .server import RankMonitorLogger as RankMonitorLogger
     from .server import RankMonitorServer as RankMonitorServer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .timeouts.learned_timeouts import SectionTimeouts as SectionTimeouts
 
 _HOME = {
-    "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR": "environment",
+    "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR": "board.values",
     "FaultToleranceConfig": "config",
     "HeartbeatTimeouts": "timeouts.learned_timeouts",
     "RankMonitorClient": "client",

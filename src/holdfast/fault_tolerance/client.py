@@ -28,6 +28,7 @@ from holdfast.prefixed_log import log as _log
 from . import environment, optimizer_steps
 from .board import BoardWriter, Request
 from .board.layout import REQUEST_ACTIONS
+from .board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from .errors import BoardError, NotReady, RankMonitorClientError
 from .timeouts.effective_timeouts import EffectiveTimeouts, configured_timeouts
 from .timeouts.learned_timeouts import (
@@ -132,7 +133,7 @@ class RankMonitorClient:
         writer = _attach(self._intervals, required=self._required)
         self._unregister = _register_for_dumps(writer) if writer.attached else None
         on_board = writer.limits
-        self.cfg = environment.settings(os.environ.get(environment.BOARD, ""), on_board)
+        self.cfg = environment.settings(os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, ""), on_board)
         self._limits.configure(
             configured_timeouts(self.cfg, initial_set_by_user=on_board.initial_set_by_user)
         )
@@ -350,11 +351,11 @@ def _attach(intervals: Intervals, *, required: bool) -> BoardWriter:
     Raises RankMonitorClientError if the environment names no board although one is `required`, and if another client
     of this process writes the board already.
     """
-    path = os.environ.get(environment.BOARD)
+    path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     if path is None:
         if required:
             raise RankMonitorClientError(
-                f"{environment.BOARD} is not set: start the program with ft_launcher, or use "
+                f"{FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR} is not set: start the program with ft_launcher, or use "
                 "RankMonitorClient(required=False) to run it without supervision"
             )
         return BoardWriter(None, intervals)

@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING
 from holdfast.prefixed_log import log as _log
 
 from .board import Identity, Limits
-from .board.values import VARIABLE
 from .config_fields import amount
 from .timeouts.learned_timeouts import Floors
 
 if TYPE_CHECKING:
     from .config import FaultToleranceConfig
 
-BOARD = VARIABLE
-"""The path of the rank's board."""
-FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR = BOARD
-"""The same, under the name that other programs import."""
 CONFIG = "HOLDFAST_CONFIG"
 """The settings in force, as JSON of `FaultToleranceConfig.to_dict`."""
 RUN_DIR = "HOLDFAST_RUN_DIR"

@@ -21,10 +21,10 @@ from typing import Any
 
 from holdfast.prefixed_log import log as _log
 
-from . import environment
 from .board import BoardWriter
 from .board.layout import FIRST_STEP, LONGEST_STEP, RANK_BYTES
 from .board.mapped import private_words
+from .board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from .board.writer import reset
 from .errors import BoardError
 
@@ -42,7 +42,7 @@ def begin(ended: Callable[[], None]) -> Hook | None:
     """The hook to be called after each optimizer step of this process; None if nothing is to be counted. `ended` is
     called, at most once, when the hook is needed no longer. Called once."""
     global _counted, _ended
-    path = os.environ.get(environment.BOARD)
+    path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     from torch.compiler import is_dynamo_compiling
 
     with _lock:

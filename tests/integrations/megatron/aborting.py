@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import torch.distributed as dist
 
-from holdfast.fault_tolerance import FaultToleranceConfig, environment
+from holdfast.fault_tolerance import FaultToleranceConfig
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from holdfast.integrations import megatron
 
@@ -22,7 +23,7 @@ board = Board.create(
     str(FOLDER / f"{RANK}.board"), configured_timeouts(FaultToleranceConfig(), initial_set_by_user=True)
 )
 board.bind_process(Identity(os.getpid(), RANK, RANK, 2, 0, time.monotonic_ns()))
-os.environ |= {environment.BOARD: board.path, "RANK": str(RANK), "WORLD_SIZE": "2"}
+os.environ |= {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: board.path, "RANK": str(RANK), "WORLD_SIZE": "2"}
 dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=2)
 state = SimpleNamespace()
 ft = SimpleNamespace(calc_ft_timeouts=True)

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig, environment
 from holdfast.fault_tolerance.board import Board, Identity
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 
 from .small import IS_4_46
@@ -28,7 +29,13 @@ Ranked = Callable[..., Board]
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No progress bars, no other ranks, and handlers as they were."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "FAULT_TOL_FINISHED_FLAG_FILE", environment.BOARD):
+    for name in (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "FAULT_TOL_FINISHED_FLAG_FILE",
+        FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
+    ):
         monkeypatch.delenv(name, raising=False)
     if IS_4_46:  # it loads the random state as torch allowed before 2.6
         monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
@@ -49,7 +56,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranked]:
         limits = configured_timeouts(config, initial_set_by_user=True)
         board = Board.create(str(folder / f"{len(boards)}.board"), limits)
         board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
-        monkeypatch.setenv(environment.BOARD, board.path)
+        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, board.path)
         monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
         boards.append(board)
         return board

@@ -17,8 +17,8 @@ FOLDER, NAMES = Path(sys.argv[1]), sys.argv[2:]
 with without_extras():
     FRAMEWORKS = [import_module(name) for name in NAMES]
 
-from holdfast.fault_tolerance import environment  # noqa: E402
 from holdfast.fault_tolerance.board import BoardReader  # noqa: E402
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR  # noqa: E402
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback  # noqa: E402
 
 
@@ -60,7 +60,7 @@ def main() -> None:
             enable_model_summary=False,
         )
         trainer.fit(model_of(pl), DataLoader(TensorDataset(torch.randn(10, 4)), batch_size=1))
-        reader = BoardReader(os.environ[environment.BOARD])
+        reader = BoardReader(os.environ[FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR])
         board = reader.snapshot()
         reader.close()
         told[pl.__name__] = {

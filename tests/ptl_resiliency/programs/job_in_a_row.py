@@ -16,8 +16,8 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.fault_tolerance import environment
 from holdfast.fault_tolerance.board import BoardReader
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 
 FOLDER = Path(sys.argv[1])
@@ -44,7 +44,7 @@ class Watch(pl.Callback):
         self.batches = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        reader = BoardReader(os.environ[environment.BOARD])
+        reader = BoardReader(os.environ[FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR])
         limits = reader.snapshot().limits
         reader.close()
         told = {"rank": RANK, "first": trainer.global_step, "limits": [limits.initial, limits.subsequent]}

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from holdfast.fault_tolerance import environment
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop.page import PageFile, page_path, write
 from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from holdfast.ptl_resiliency import PreemptionCallback
@@ -58,7 +58,7 @@ def give_signal() -> None:
     All: as Slurm does it, to launcher, monitor, ranks and workers, which come first here.
     """
     if arguments.who == "none":
-        page = PageFile(page_path(os.environ[environment.BOARD]))
+        page = PageFile(page_path(os.environ[FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR]))
         write(page.words, Word(WITHDRAW, 1))
         page.close()
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 SECOND = 1_000_000_000
 CHECKPOINTING = "checkpointing"  # the documented section whose end is a checkpoint
-VARIABLE = "FT_RANK_MONITOR_IPC_SOCKET"
+FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR = "FT_RANK_MONITOR_IPC_SOCKET"
 """The environment variable with the path of a rank's board (the name is the documented one; nothing is a socket)."""
 DIRECTORY_PREFIX = "holdfast-"
 OWNER_FILE = "owner"

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from holdfast.prefixed_log import log as _log
 
-from .. import environment
 from ..board.mapped import detach_in_child, private_words
+from ..board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from ..errors import BoardError
 from . import page as P
 from .rules import ENDED, GO, STOP, TAKES_PART, WAIT, at_boundary
@@ -51,7 +51,7 @@ class StopPoint:
 
         A page that cannot be used (damaged, or another process of this rank uses it) is warned about once.
         """
-        board = os.environ.get(environment.BOARD)
+        board = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
         if not board:
             return None
         try:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...fault_tolerance.board import BoardReader
-from ...fault_tolerance.board.values import DIRECTORY_PREFIX, OWNER_FILE, VARIABLE
+from ...fault_tolerance.board.values import DIRECTORY_PREFIX, FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, OWNER_FILE
 from ...fault_tolerance.errors import BoardError, HoldfastError
 from ...fault_tolerance.processes import proc
 from ...in_time import TooLate, within
@@ -402,7 +402,7 @@ def _job_of_others(local: dict[int, Environment], processes: Processes, why: str
     for pid, each in local.items():
         rank = _number(each, RANK_NAMES) or 0
         local_rank = _number(each, LOCAL_RANK_NAMES)
-        board, prefix = _own_board(each.get(VARIABLE, ""), pid, processes)
+        board, prefix = _own_board(each.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, ""), pid, processes)
         start = processes.stats[pid].start_time
         found.append(
             LocalRank(rank, rank if local_rank is None else local_rank, pid, start, place.node, board, prefix)
