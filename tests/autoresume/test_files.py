@@ -19,6 +19,7 @@ from holdfast.autoresume.outcome import Ending, Kind
 from holdfast.autoresume.run_dir import (
     LEDGER,
     LOCK,
+    OF_SLURM,
     Held,
     LedgerFile,
     LedgerUnreadable,
@@ -34,9 +35,6 @@ from holdfast.autoresume.run_dir import (
 )
 from holdfast.callbacks.completion import FLAG_VARIABLE
 from holdfast.fault_tolerance.errors import ConfigError
-from holdfast.integrations.slurm.attempt import LOCK as SLURM_LOCK
-from holdfast.integrations.slurm.attempt import NAME as SLURM_JOB
-from holdfast.integrations.slurm.submit import SCRIPT
 from tests.autoresume.conftest import HOLDFAST, Chains, fill
 from tests.processes import Spawner
 
@@ -237,7 +235,7 @@ def test_a_file_that_is_no_flag_is_refused_and_left_alone(tmp_path: Path) -> Non
     assert not empty.exists()
 
 
-@pytest.mark.parametrize("name", [LEDGER, LOCK, "journal-gpu-7.jsonl", SLURM_LOCK, SLURM_JOB, SCRIPT])
+@pytest.mark.parametrize("name", [LEDGER, LOCK, "journal-gpu-7.jsonl", *OF_SLURM])
 def test_a_file_of_the_run_directory_is_no_flag(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is a file of the run directory's own"):
         flag_path({FLAG_VARIABLE: str(tmp_path / name)}, str(tmp_path))

@@ -51,7 +51,7 @@ from .ledger import Ledger, Record
 from .outcome import Account, Kind, account_of
 
 LEDGER, LOCK, FLAG = "attempts.jsonl", ".autoresume.lock", "finished.flag"
-OF_SLURM = (".slurm.lock", "slurm-job.json", "job.sbatch")
+OF_SLURM = SLURM_LOCK, SLURM_JOB, SLURM_SCRIPT = ".slurm.lock", "slurm-job.json", "job.sbatch"
 """What `holdfast slurm` keeps in a run directory (`integrations.slurm`)."""
 
 ANSWER = 20.0

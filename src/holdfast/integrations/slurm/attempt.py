@@ -37,6 +37,8 @@ from ...autoresume.outcome import (
 )
 from ...autoresume.policy import FAILURES, GAVE_UP_CODE, Decision, Limits, State, decide, nodes_to_exclude
 from ...autoresume.run_dir import (
+    SLURM_JOB,
+    SLURM_LOCK,
     Held,
     LedgerFile,
     Standing,
@@ -55,8 +57,6 @@ from . import job as slurm
 from .job import BY_SOMEBODY, Place, SlurmError, Word, node_name, word_of
 from .script import DONE
 
-NAME = "slurm-job.json"
-LOCK = ".slurm.lock"
 PATIENCE = 60.0
 """Seconds to wait for a process that reads the claim just now."""
 
@@ -75,10 +75,10 @@ def claim_looked_at(run_dir: str) -> Iterator[None]:
     held = None
     while held is None:
         try:
-            held = take_lock(run_dir, LOCK)
+            held = take_lock(run_dir, SLURM_LOCK)
         except Held:
             if time.monotonic() > until:
-                raise Refused(f"another process has held {run_dir}/{LOCK} for {PATIENCE:g} s") from None
+                raise Refused(f"another process has held {run_dir}/{SLURM_LOCK} for {PATIENCE:g} s") from None
             time.sleep(0.1)
         except Unlockable as error:
             say(f"warning: no lock ({error}): make sure that no other job trains in {run_dir}")
@@ -93,7 +93,7 @@ def claim_looked_at(run_dir: str) -> Iterator[None]:
 def claimed_by(run_dir: str) -> str:
     """The job that has the claim; empty where none does."""
     try:
-        with open(os.path.join(run_dir, NAME)) as file:
+        with open(os.path.join(run_dir, SLURM_JOB)) as file:
             told = json.load(file)
         return str(told["job"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -110,7 +110,7 @@ def refuse_others(run_dir: str, mine: str = "") -> None:
     except SlurmError as error:
         raise Refused(
             f"job {owner} has trained in {run_dir}, and whether it still does is not known ({error}). If it is over: "
-            f"rm {shlex.quote(os.path.join(run_dir, NAME))}"
+            f"rm {shlex.quote(os.path.join(run_dir, SLURM_JOB))}"
         ) from None
     if job.alive:
         raise Refused(
@@ -122,14 +122,14 @@ def refuse_others(run_dir: str, mine: str = "") -> None:
 def refuse_jobs(run_dir: str) -> None:
     """For a `holdfast autoresume` that holds its lock: raises `Refused` where a job trains, or will."""
     # Who makes the lock's file after this sees that ours is held.
-    if os.path.lexists(os.path.join(run_dir, LOCK)) or claimed_by(run_dir):
+    if os.path.lexists(os.path.join(run_dir, SLURM_LOCK)) or claimed_by(run_dir):
         with claim_looked_at(run_dir):
             refuse_others(run_dir)
 
 
 def claim(run_dir: str, job: str) -> None:
     """Take the claim. Raises OSError with the file's name."""
-    path = os.path.join(run_dir, NAME)
+    path = os.path.join(run_dir, SLURM_JOB)
     try:
         with whole_file(path) as unfinished:
             unfinished.write_text(json.dumps({"job": job}))

@@ -14,7 +14,16 @@ from contextlib import suppress
 
 from ... import __version__
 from ...autoresume.ledger import Attempt, Ledger
-from ...autoresume.run_dir import LedgerFile, Standing, check_flag, flag_exists, hold, say, whose_flag
+from ...autoresume.run_dir import (
+    SLURM_SCRIPT,
+    LedgerFile,
+    Standing,
+    check_flag,
+    flag_exists,
+    hold,
+    say,
+    whose_flag,
+)
 from ...autoresume.status import Now
 from ...fault_tolerance.errors import ConfigError
 from . import job as slurm
@@ -22,7 +31,6 @@ from .attempt import claim, claim_looked_at, refuse_others
 from .job import Job, SlurmError
 from .script import Plan, batch_script
 
-SCRIPT = "job.sbatch"
 NO_REQUEUE = "SBATCH_NO_REQUEUE"
 ANSWER = 10.0
 """Seconds for Slurm."""
@@ -44,7 +52,7 @@ def submit(plan: Plan) -> str:
         with hold(plan.run_dir):
             pass
         _refuse_finished(plan)
-        path = os.path.join(plan.run_dir, SCRIPT)
+        path = os.path.join(plan.run_dir, SLURM_SCRIPT)
         try:
             with open(path, "w") as file:
                 file.write(text)
