@@ -45,6 +45,25 @@ def test_both_examples_of_the_guide(spawn: Spawner, tmp_path: Path) -> None:
             assert f"'{loading}': {{StragglerId(rank=1, node='{socket.gethostname()}')}}" in stragglers
 
 
+FEW = """
+from holdfast.straggler import Detector
+Detector.initialize()
+for _ in range(3):
+    with Detector.detection_section("fwd", profile_cuda=False):
+        pass
+    Detector.generate_report()
+Detector.shutdown()
+"""
+
+
+def test_few_ranks_log_once_that_they_have_no_verdicts(spawn: Spawner) -> None:
+    rank = spawn.python(FEW)
+    assert rank.wait() == 0, rank.output()
+    (line,) = (line for line in rank.err().splitlines() if "straggler" in line)
+    needed = "the only rank is compared with no other: there must be 3 ranks that do the same work"
+    assert f"straggler reports have no verdicts: {needed}. Scores are not affected" in line
+
+
 def test_no_collective_when_alone_and_the_same_steps_when_not(spawn: Spawner, tmp_path: Path) -> None:
     first, second = run(spawn, "quiet_and_groups.py", tmp_path)
     alone, intervals, groups = zip(first, second, strict=True)

@@ -177,9 +177,11 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
 def _hint_at_order(given: SimpleNamespace) -> None:
     """The script refused its command line, as argparse does: was an option meant for this launcher?"""
     if flag := first_after_script(given.training_script_args):
-        script = os.path.basename(given.training_script)
-        text = "%s was passed to %s, as all that follows the script: options of ft_launcher belong before it"
-        logger.warning(text, flag, script)
+        logger.warning(
+            "%s was passed to %s, as all that follows the script: options of ft_launcher belong before it",
+            flag,
+            os.path.basename(given.training_script),
+        )
 
 
 def _supervise(
