@@ -620,7 +620,7 @@ def test_diagnose_at_one_moment_accuses_with_low_confidence(board: BoardFacts | 
 
 
 @pytest.mark.parametrize(("silent", "finds"), [(2.0, False), (31.0, True)])
-@pytest.mark.parametrize("where", ["all_reduce", "sleep"])
+@pytest.mark.parametrize("where", ["all_reduce", "own_import", "sleep"])
 def test_diagnose_of_ranks_in_one_place_at_one_moment(where: str, silent: float, finds: bool) -> None:
     """That all ranks do the same is a finding where their boards have been silent for long."""
     verdict = rules.judge(

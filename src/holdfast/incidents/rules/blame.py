@@ -210,7 +210,7 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
     same = {(view.activity.kind, view.activity.place) for view in outside}
     if len(outside) > 1 and len(same) == 1 and len(still) != 1:
         kind, text = outside[0].activity.kind, outside[0].activity.text
-        if kind == Kind.USER_CODE and all(_is_one_moment(job, view) for view in outside):
+        if kind in (Kind.USER_CODE, Kind.STARTUP) and all(_is_one_moment(job, view) for view in outside):
             text = f"{_NOTHING}: each of {len(outside)} ranks {text}"
             return _behind(job) or against_nobody(Kind.SLOW, text, LOW)
         is_known = kind != Kind.UNKNOWN and not outside[0].is_native_wait
