@@ -13,7 +13,6 @@ import pytest
 from holdfast.fault_tolerance.board import BoardError
 from holdfast.fault_tolerance.monitor.control import (
     FILE,
-    IDLE,
     LARGEST,
     RUNNING,
     STOPPING,
@@ -34,11 +33,6 @@ def page(folder: str) -> Iterator[ControlPage]:
     page = ControlPage.create(folder)
     yield page
     page.close()
-
-
-def test_a_fresh_page_watches_nothing(page: ControlPage) -> None:
-    assert (page.epoch, page.cycle, page.phase, page.tick, page.last_scan) == (0, 0, IDLE, 0, (0, 0))
-    assert page.suspensions.spans == ()
 
 
 def test_it_is_private_and_allocated_in_full(page: ControlPage, folder: str) -> None:
@@ -119,14 +113,6 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
     yield ends[0], ends[1]
     for end in ends:
         end.close()
-
-
-def test_messages_arrive_whole_and_in_order(pair: tuple[Channel, Channel]) -> None:
-    ours, theirs = pair
-    assert ours.send({"event": "verdict", "text": "Wärme"})
-    assert ours.send({"event": "gap", "seconds": 1.5})
-    assert list(theirs.receive()) == [{"event": "verdict", "text": "Wärme"}, {"event": "gap", "seconds": 1.5}]
-    assert list(theirs.receive()) == []
 
 
 def test_a_reader_that_sleeps_costs_messages_and_no_time(pair: tuple[Channel, Channel]) -> None:

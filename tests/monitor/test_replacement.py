@@ -36,13 +36,6 @@ def test_another_monitor_carries_on_and_still_finds_the_hang(node: Node, number:
     wait_until(lambda: not Path(f"/proc/{first}").exists(), what="the stopped monitor was ended")
 
 
-def test_a_monitor_that_works_is_not_replaced(node: Node) -> None:
-    node.start(Limits(subsequent=60.0))
-    began = time.monotonic()
-    node.until(lambda: time.monotonic() - began > monitor_keeper.SILENT + 1, "")
-    assert node.replaced == []
-
-
 def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) -> None:
     (rank,) = node.start(Limits(subsequent=LIMIT))
     node.looks(1)
