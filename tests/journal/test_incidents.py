@@ -257,7 +257,7 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
     "a lost connection, and all nodes came back": (
         loses_its_connection(one_cycle()).restart(5.2, to=1).cycle(9.1, 1), {"kind": "exit", "rank": 0},
     ),
-    "a job that never began for want of nodes": (
+    "a job that never began because nodes are missing": (
         Story().tell(0, "run_start").tell(60, "job_lost", reason=GAVE_UP, host="").tell(60, "run_end", exit_code=1),
         {"kind": "job lost", "what": GAVE_UP},
     ),
