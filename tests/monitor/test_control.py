@@ -80,19 +80,15 @@ def test_only_the_last_gaps_are_kept_and_nothing_else_is_overwritten(page: Contr
     assert (page.epoch, page.cycle, page.phase, page.tick, page.last_scan) == (7, 3, RUNNING, 1, (11, 22))
 
 
-def test_a_second_page_in_one_folder_is_refused(page: ControlPage, folder: str) -> None:
+def test_what_is_no_page_is_refused(page: ControlPage, folder: str) -> None:
     with pytest.raises(FileExistsError):
         ControlPage.create(folder)
-
-
-def test_another_file_is_no_page(folder: str) -> None:
-    Path(folder, FILE).write_bytes(bytes(4096))
+    place = Path(folder, FILE)
+    place.write_bytes(bytes(4096))
     with pytest.raises(BoardError, match="no control page of this version of holdfast"):
         ControlPage(folder)
-
-
-def test_a_page_that_is_no_file_of_this_user_is_refused(folder: str) -> None:
-    os.mkfifo(Path(folder, FILE))
+    place.unlink()
+    os.mkfifo(place)
     with pytest.raises(BoardError, match="no regular file"):
         ControlPage(folder)
 

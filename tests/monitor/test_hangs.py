@@ -65,14 +65,6 @@ def test_a_section_without_a_limit_does_not_hide_a_later_hang(node: Node) -> Non
     assert verdict["where"] == "mine > step"
 
 
-def test_a_limit_that_is_learned_binds_at_once(node: Node) -> None:
-    (rank,) = node.start(Limits(subsequent=3600.0))
-    heartbeats(rank.hand)
-    node.looks(2)
-    rank.hand.set_limits(Limits(subsequent=LIMIT))
-    assert node.hear("verdict")["limit"] == LIMIT
-
-
 def test_the_check_interval_is_no_resolution(make_node: MakeNode) -> None:
     """A limit that begins while the monitor sleeps is met although it would sleep for much longer."""
     node = make_node(check_interval=3600.0)
@@ -112,17 +104,6 @@ def test_the_rank_that_the_others_plainly_wait_for_is_accused(node: Node, spawn:
     assert [other["rank"] for other in verdict["others"]] == [0, 2]
     assert ranks[1].process.wait() == -signal.SIGKILL
     assert ranks[0].lives and ranks[2].lives
-
-
-def test_a_rank_that_is_a_step_behind_is_accused(node: Node, spawn: Spawner) -> None:
-    ranks = node.start(Limits(subsequent=60.0, sections={"step": LIMIT}), victim(spawn), victim(spawn))
-    for rank, step in zip(ranks, (8, 7), strict=True):
-        rank.hand.connect()
-        rank.hand.heartbeat(step)
-    ranks[0].hand.start_section("step")
-    verdict = node.hear("verdict")
-    assert verdict["rank"] == 1 and "Rank 1 is at step 7" in verdict["text"]
-    assert ranks[1].process.wait() == -signal.SIGKILL
 
 
 def test_when_the_cycle_goes_on_regardless_the_next_one_is_accused(

@@ -52,20 +52,6 @@ def test_a_process_with_the_pid_and_another_start_time_is_nobody(
     assert state(other) == "T", "not even SIGCONT may reach it"
 
 
-def test_who_was_signalled_is_known_until_the_next_cycle(spawn: Spawner) -> None:
-    rank = stubborn(spawn)
-    who = identity(rank)
-    terminator = Terminator(signal.SIGTERM, grace=5.0)
-    assert not terminator.has_signalled(who)
-    terminator.terminate(who, NOW)
-    assert terminator.has_signalled(who)
-    terminator.kill_expired(NOW + 5 * SECOND)
-    assert terminator.has_signalled(who)
-    assert not terminator.has_signalled(replace(who, cycle=who.cycle + 1))
-    terminator.reset()
-    assert not terminator.has_signalled(who)
-
-
 def test_patience_does_not_run_out_while_the_world_stands_still(spawn: Spawner) -> None:
     rank = stubborn(spawn)
     terminator = Terminator(signal.SIGTERM, grace=5.0)
