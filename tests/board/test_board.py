@@ -265,13 +265,6 @@ def test_a_board_of_another_user_is_refused(board: Board, open_it: Callable[[str
         open_it(board.path)
 
 
-@pytest.mark.parametrize("open_it", [BoardReader, BoardWriter])
-def test_a_truncated_board_is_refused(board: Board, open_it: type) -> None:
-    os.truncate(board.path, layout.IDENTITY_BYTES)
-    with pytest.raises(BoardError, match=f"{layout.IDENTITY_BYTES} bytes"):
-        open_it(board.path)
-
-
 @pytest.fixture
 def tiny_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of five pages: less than a board."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Limits, SectionTotal, layout
+from holdfast.fault_tolerance.board import Board, BoardWriter, SectionTotal, layout
 from holdfast.fault_tolerance.board.writer import reset
 
 PAGE = layout.IDENTITY_BYTES // layout.WORD
@@ -61,30 +61,12 @@ def test_totals_leave_out_an_open_section(board: Board, writer: BoardWriter, clo
     assert board.snapshot().section_totals == {"step": SectionTotal(2, 100)}
 
 
-def test_totals_of_nested_sections_each_have_all_their_time(
-    board: Board, writer: BoardWriter, clock: Clock
-) -> None:
-    writer.start_section("outer")
-    clock.at += 10
-    spend(writer, clock, "inner", 100)
-    clock.at += 10
-    writer.end_section("outer")
-    assert board.snapshot().section_totals == {"outer": SectionTotal(1, 120), "inner": SectionTotal(1, 100)}
-
-
 def test_totals_leave_out_sections_without_a_slot(board: Board, writer: BoardWriter, clock: Clock) -> None:
     names = [f"section {number}" for number in range(layout.MAX_SECTIONS + 3)]
     for name in names:
         spend(writer, clock, name, 7)
     expected = {name: SectionTotal(1, 7) for name in names[: layout.MAX_SECTIONS]}
     assert board.snapshot().section_totals == expected
-
-
-def test_totals_leave_out_a_section_that_was_never_closed(board: Board, writer: BoardWriter) -> None:
-    writer.set_limits(Limits(sections={"configured": 5.0}))
-    writer.mark("seen")
-    assert not writer.end_section("configured")
-    assert board.snapshot().section_totals == {}
 
 
 def test_totals_survive_another_connection_of_the_process(
@@ -153,17 +135,3 @@ def test_step_of_a_checkpoint_is_that_of_its_end(board: Board, writer: BoardWrit
     writer.start_section("step")
     writer.end_section("step")
     assert (board.snapshot().checkpoint_step, board.snapshot().step) == (11, 12)
-
-
-def test_totals_that_no_longer_fit_begin_anew(board: Board, writer: BoardWriter) -> None:
-    def step() -> int:
-        writer.start_section("step")
-        writer.end_section("step")
-        opened, closed = board.events()[-2:]
-        return closed.at_ns - opened.at_ns
-
-    spans = [step() for _ in range(3)]
-    assert board.snapshot().section_totals == {"step": SectionTotal(3, sum(spans))}
-    board._words[PAGE + layout.SPENT] = board._words[PAGE + layout.CLOSED] = layout.LARGEST
-    step()
-    assert board.snapshot().section_totals == {}  # the count is cut to 63 bits: 0
