@@ -28,13 +28,6 @@ from holdfast.fault_tolerance.board import (
 from .conftest import identity
 
 
-@pytest.fixture
-def writer(board: Board) -> Iterator[BoardWriter]:
-    writer = BoardWriter(board.path)
-    yield writer
-    writer.detach()
-
-
 def test_a_new_board_is_private_allocated_and_silent(shm: Path) -> None:
     board = Board.create(
         str(shm / "deep" / "cycle-3" / "7.board"), Limits(initial=5.0, initial_set_by_user=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, SectionTotal, layout
@@ -28,12 +26,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture
-def writer(board: Board) -> Iterator[BoardWriter]:
-    writer = BoardWriter(board.path)
+@pytest.fixture(autouse=True)
+def _connected(writer: BoardWriter) -> None:
     writer.connect()
-    yield writer
-    writer.detach()
 
 
 def spend(writer: BoardWriter, clock: Clock, name: str, spent_ns: int) -> None:
@@ -59,6 +54,17 @@ def test_totals_leave_out_an_open_section(board: Board, writer: BoardWriter, clo
     assert board.snapshot().section_totals == {"step": SectionTotal(1, 70)}
     writer.end_section("step")
     assert board.snapshot().section_totals == {"step": SectionTotal(2, 100)}
+
+
+def test_totals_of_nested_sections_each_have_all_their_time(
+    board: Board, writer: BoardWriter, clock: Clock
+) -> None:
+    writer.start_section("outer")
+    clock.at += 10
+    spend(writer, clock, "inner", 100)
+    clock.at += 10
+    writer.end_section("outer")
+    assert board.snapshot().section_totals == {"outer": SectionTotal(1, 120), "inner": SectionTotal(1, 100)}
 
 
 def test_totals_leave_out_sections_without_a_slot(board: Board, writer: BoardWriter, clock: Clock) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,13 +26,6 @@ writer.connect()
 print("holding", flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def writer(board: Board) -> Iterator[BoardWriter]:
-    writer = BoardWriter(board.path)
-    yield writer
-    writer.detach()
 
 
 def test_no_heartbeat_of_any_thread_is_lost(board: Board, writer: BoardWriter) -> None:

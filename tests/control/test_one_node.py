@@ -85,6 +85,11 @@ def test_failed_rank_restarts_all_then_ends_the_job() -> None:
     assert [report.failed for report in job.of(m.Report)] == [(0,), (1,)]
 
 
+def test_rank_that_ends_while_others_start_counts() -> None:
+    job = Job().send(exited(0, 1)).started()
+    assert job.send(exited(1, -15)).codes == [1]
+
+
 def test_cause_that_follows_its_victims_gives_the_code() -> None:
     """The victim's exception comes first: for a second its peer may still turn out to be the cause."""
     job = Job().started().send(exited(0, 1, m.Cause.LOST_PEER))

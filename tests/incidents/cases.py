@@ -1,13 +1,14 @@
 """Cases for the tests of the rules: ranks with real stacks, a node of them, several nodes.
 
-The stacks are what `py-spy dump` showed of small gloo jobs (torch 2.13, Python 3.11), each shortened where it repeats;
-the system calls and wait channels beside them are those of the same moment.
+The stacks, in fixtures/stacks.txt, are what `py-spy dump` showed of small gloo jobs (torch 2.13, Python 3.11), each
+shortened where it repeats; the system calls and wait channels beside them are those of the same moment.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from holdfast.incidents import classify, rules
 from holdfast.incidents import evidence as E
 from holdfast.incidents.schema_1 import system_call
 from holdfast.incidents.verdict import Verdict
-from tests.incidents.stacks_of_places import TEXT
 
+TEXT = Path(__file__).with_name("fixtures").joinpath("stacks.txt").read_text()
 STACKS = MappingProxyType(
     {name: stack for name, _, stack in (part.partition("\n") for part in TEXT.split("== ")[1:])}
 )

@@ -119,33 +119,31 @@ def children(pid: int) -> list[int]:
 # Wrong arguments.
 
 
+SECONDS = [
+    ((f"--seconds={seconds}", "1"), f"--seconds {seconds}: give a number from 0.2 to 60")
+    for seconds in ("0", "-1", "nan", "1e9", "soon", "")
+]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("0", f"there is no process 0 on node {NODE}"),
-        ("-5", "-5 is no process: numbers of processes are positive"),
-        ("2147483646", "there is no process 2147483646"),
-        ("99999999999999999999", "there is no process 99999999999999999999"),
-        ("9" * 5000, "is larger than the number of any process"),
-        ("", "the name is empty. Name a process by its number, or a run directory"),
-        ("12three", "12three: there is no such directory, and no process of this number"),
-        ("/no/where", "/no/where: there is no such directory"),
-        ("/dev/null", "/dev/null: is no directory"),
-        ("٣", "٣: there is no such directory"),
+        (("0",), f"there is no process 0 on node {NODE}"),
+        (("-5",), "-5 is no process: numbers of processes are positive"),
+        (("2147483646",), "there is no process 2147483646"),
+        (("99999999999999999999",), "there is no process 99999999999999999999"),
+        (("9" * 5000,), "is larger than the number of any process"),
+        (("",), "the name is empty. Name a process by its number, or a run directory"),
+        (("12three",), "12three: there is no such directory, and no process of this number"),
+        (("/no/where",), "/no/where: there is no such directory"),
+        (("/dev/null",), "/dev/null: is no directory"),
+        (("٣",), "٣: there is no such directory"),
+        ((str(os.getpid()),), "is this command itself"),
+        *SECONDS,
     ],
 )
-def test_what_means_nothing(looked: Callable[..., str], asked: str, told: str) -> None:
-    assert told in refused(looked, asked)
-
-
-def test_this_command_itself(looked: Callable[..., str]) -> None:
-    assert "is this command itself" in refused(looked, os.getpid())
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9", "soon", ""])
-def test_seconds_that_are_none(looked: Callable[..., str], seconds: str) -> None:
-    told = refused(looked, "1", f"--seconds={seconds}")
-    assert told == f"--seconds {seconds}: give a number from 0.2 to 60"
+def test_what_means_nothing(looked: Callable[..., str], asked: tuple[str, ...], told: str) -> None:
+    assert told in refused(looked, *asked)
 
 
 def test_a_page_that_cannot_be_written(looked: Callable[..., str], tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from holdfast.incidents.early import (
     ThreadCount,
     sample,
 )
-from tests.processes import Spawned, Spawner, wait_until
+from tests.monitor.node import state
+from tests.processes import Spawner, wait_until
 
 # What one rank does for a while: its main thread's state, whether its threads run, whether a debugger holds it.
 COMPUTES, WAITS, WAITS_QUIETLY = ("R", True), ("S", True), ("S", False)
@@ -461,7 +462,7 @@ def test_a_real_process_that_is_stopped(pair: Callable[..., Pair]) -> None:
 
 def test_a_real_process_without_its_main_thread(pair: Callable[..., Pair]) -> None:
     job = pair(NO_MAIN_THREAD)
-    wait_until(lambda: _state(job.processes[0]) == "Z")
+    wait_until(lambda: state(job.processes[0]) == "Z")
     sign = job.until_a_sign()
     assert sign.local_rank == 0 and "no main thread" in sign.text
 
@@ -469,12 +470,7 @@ def test_a_real_process_without_its_main_thread(pair: Callable[..., Pair]) -> No
 def test_a_real_process_that_has_ended_and_was_not_waited_for(pair: Callable[..., Pair]) -> None:
     job = pair()
     os.kill(job.processes[0].pid, signal.SIGKILL)
-    wait_until(lambda: _state(job.processes[0]) == "Z")
+    wait_until(lambda: state(job.processes[0]) == "Z")
     end = time.monotonic() + CONFIRM + 2 * PERIOD
     while time.monotonic() < end:
         assert job.look() is None
-
-
-def _state(process: Spawned) -> str:
-    found = proc.stat(process.pid)
-    return found.state if found else "gone"

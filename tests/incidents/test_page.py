@@ -24,7 +24,7 @@ from holdfast.incidents.evidence import BoardFacts, Case, RingEvent
 from holdfast.incidents.report.page import GROUPS, SHADES, WINDOW, bars, page
 from holdfast.incidents.verdict import Activity, Judgement, Kind
 from tests.incidents.cases_for_reports import NAMES, hang, judged, large, reading
-from tests.incidents.test_report_text import CASES, JUDGEMENTS
+from tests.incidents.evidence_strategies import ANY_CASES, ANY_JUDGEMENTS
 from tests.processes import wait_until
 
 EXAMPLES: dict[str, Callable[[], tuple[Case, Judgement]]] = {
@@ -89,7 +89,7 @@ def test_page_texts_of_ranks_are_escaped() -> None:
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
-@given(CASES, JUDGEMENTS, st.booleans())
+@given(ANY_CASES, ANY_JUDGEMENTS, st.booleans())
 def test_page_of_any_evidence_is_whole(case: Case, judgement: Judgement, by_rules: bool) -> None:
     assert read(page(case, judge(case) if by_rules else judgement)).loads == []
 

@@ -14,94 +14,12 @@ from holdfast.incidents import judge
 from holdfast.incidents.report.next_steps import NEXT_STEPS
 from holdfast.incidents.report.text import MOST, rejudged_lines, report_lines, same_stack, stack_lines
 from holdfast.incidents.report.wording import call, clock, counted, grouped, rank_ranges
-from holdfast.incidents.verdict import KINDS, LOW, Activity, Edge, Judgement, Kind, Strength, Verdict, Via
+from holdfast.incidents.verdict import KINDS, LOW, Activity, Judgement, Kind, Strength, Verdict
 from holdfast.visible import escaped
 from tests.incidents.cases_for_reports import SITE, hang, judged, large
+from tests.incidents.evidence_strategies import ANY_CASES, ANY_JUDGEMENTS
 
 FOLDER = "/runs/a/incidents/0003"
-
-TEXT = st.text(max_size=20) | st.sampled_from(["\x1b[2J", "a\nb\nc", "\u202e", "x" * 3000, "{0} {rank}", ""])
-SMALL = st.integers(-5, 2**40)
-NUMBER = st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 1e5)
-FRAMES = st.lists(st.builds(E.Frame, TEXT, TEXT, SMALL, st.booleans()), max_size=30).map(tuple)
-THREADS = st.builds(E.Thread, TEXT, FRAMES, st.booleans())
-CALLS = st.builds(E.SystemCall, TEXT, st.sampled_from(E.Target), TEXT, TEXT, SMALL)
-MISSING = st.sampled_from(E.Missing)
-RANKS = st.builds(
-    E.RankEvidence,
-    rank=st.integers(0, 12),
-    local_rank=st.integers(0, 7),
-    pid=SMALL,
-    node=TEXT,
-    board=st.none()
-    | st.builds(
-        E.BoardFacts,
-        connected=st.booleans(),
-        finished=st.booleans(),
-        step=st.none() | SMALL,
-        silent=NUMBER,
-        sections=st.lists(st.builds(E.OpenSection, TEXT, NUMBER), max_size=3).map(tuple),
-    ),
-    process=st.none()
-    | st.builds(
-        E.Process, state=st.sampled_from("RSDTZ") | TEXT, wait_channel=TEXT, system_call=CALLS, cpu=NUMBER
-    ),
-    stacks=st.lists(THREADS, max_size=3).map(tuple),
-    stacks_from=st.sampled_from(E.StackSource),
-    collectives=st.lists(
-        st.builds(E.Collective, SMALL, TEXT, TEXT, TEXT, TEXT, TEXT, NUMBER), max_size=4
-    ).map(tuple),
-    exit=st.none()
-    | st.builds(E.Exit, st.integers(-64, 255), TEXT, NUMBER, st.booleans(), st.booleans(), TEXT, TEXT),
-    raised=st.none() | st.builds(E.Raised, TEXT, TEXT, TEXT, NUMBER, frames=FRAMES),
-    last_lines=st.lists(TEXT, max_size=10).map(tuple),
-    passed=st.none() | st.builds(E.PassedLimit, TEXT, NUMBER, NUMBER, TEXT, TEXT),
-    no_stacks=MISSING,
-    no_collectives=MISSING,
-    notes=st.lists(TEXT, max_size=5).map(tuple),
-)
-CASES = st.lists(
-    st.builds(
-        E.NodeEvidence,
-        node=TEXT,
-        trigger=st.sampled_from([E.HANG, E.CRASH, E.EARLY, E.DIAGNOSE, "elsewhere"]),
-        run_id=TEXT,
-        nodes=st.integers(1, 5),
-        world_size=st.integers(0, 20),
-        at=NUMBER,
-        took=NUMBER,
-        accused=st.none() | st.integers(0, 12),
-        reason=TEXT,
-        ranks=st.lists(RANKS, max_size=3).map(tuple),
-        notes=st.lists(TEXT, max_size=8).map(tuple),
-        faults=st.lists(st.builds(E.NodeFault, st.sampled_from(E.NodeFaultKind), TEXT), max_size=2).map(
-            tuple
-        ),
-    ),
-    max_size=3,
-).map(lambda nodes: E.Case(tuple(nodes)))
-NUMBERS = st.lists(st.integers(0, 14), max_size=6).map(tuple)
-STRENGTHS = st.sampled_from(Strength)
-VERDICTS = st.builds(
-    Verdict, st.sampled_from(KINDS), TEXT, st.just(LOW), st.none() | st.integers(0, 14), TEXT, NUMBERS
-)
-ACTIVITY = st.builds(
-    Activity,
-    st.integers(0, 14),
-    st.sampled_from(list(Kind)),
-    TEXT,
-    STRENGTHS,
-    TEXT,
-    TEXT,
-    TEXT,
-    st.none() | SMALL,
-)
-JUDGEMENTS = st.builds(
-    Judgement,
-    VERDICTS,
-    st.lists(ACTIVITY, max_size=8).map(tuple),
-    st.lists(st.builds(Edge, NUMBERS, NUMBERS, STRENGTHS, st.sampled_from(Via)), max_size=4).map(tuple),
-)
 
 
 def text_of(name: str) -> str:
@@ -266,7 +184,7 @@ def test_report_of_64_different_ranks_fits() -> None:
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
-@given(CASES, JUDGEMENTS, st.booleans())
+@given(ANY_CASES, ANY_JUDGEMENTS, st.booleans())
 def test_report_of_any_evidence_is_short_and_safe(case: E.Case, judgement: Judgement, by_rules: bool) -> None:
     lines = report_lines(case, judge(case) if by_rules else judgement, number=1, folder=FOLDER)
     assert 0 < len(lines) <= MOST
@@ -287,7 +205,7 @@ def test_rejudged_lines_name_what_changed() -> None:
     assert rest[0].startswith("  Then (uninterruptible, confidence low)")
 
 
-@given(JUDGEMENTS, JUDGEMENTS)
+@given(ANY_JUDGEMENTS, ANY_JUDGEMENTS)
 def test_rejudged_lines_are_safe(then: Judgement, now: Judgement) -> None:
     lines = rejudged_lines(then, now)
     assert max(map(len, lines)) <= 200

@@ -128,6 +128,15 @@ def _record_is_overwritten(self: node.Node, record: records.CycleRecord) -> list
     return [messages.Put(records.key("cycle", record.cycle), record.encode())]
 
 
+def _sick_node_leaves_by_itself(
+    self: node.Node, phase: node.Gather, event: Any, now: float
+) -> list[messages.Action]:
+    if self.may_leave:
+        self.phase = node.Leave(0, "it is sick", "excluded")
+        return []
+    return gathering.on_gather(self, phase, event, now)
+
+
 IN_A_RESTART, SPARES = ("in_a_restart",), ("flapping_spare", "launch", "replace")
 SIGNALS, BEHIND = ("sigterm", "sigterm_some"), ("exclude", "lose_most", "launch")
 MUTATIONS = (
@@ -196,4 +205,5 @@ MUTATIONS = (
     Mutation(
         "a rank that raised is not ended", _set(running, "watch_exits", lambda *args: []), ("raise_and_stay",)
     ),
+    Mutation("a sick node leaves by itself", _replace(node.Gather, on=_sick_node_leaves_by_itself)),
 )

@@ -70,6 +70,14 @@ def test_a_process_that_ends_on_the_spot(run: Callable[..., Spawned], fault: str
     assert f"[holdfast.testing] rank 0, cycle 0: {fault.split('@')[0]}@" in rank.err()
 
 
+def test_exit_shows_what_was_printed_before(spawn: Spawner) -> None:
+    code = "from holdfast.testing import Fault, inject\nprint('buffered', end='')\n"
+    code += "inject('exit@step=0,code=5').at_step(0)"
+    rank = spawn.python(code)
+    assert rank.wait() == 5
+    assert rank.out() == "buffered"
+
+
 def test_half_save_leaves_half_a_file(spawn: Spawner, tmp_path: Path) -> None:
     """Python's own writes and those of torch alike; what is smaller is written."""
     code = (
@@ -105,6 +113,14 @@ def test_sleep_stops_the_loop_and_lets_other_threads_run(run: Callable[..., Spaw
     assert rank.wait() == 0
     ticks, seconds = _ticks(rank)
     assert ticks > 0 and seconds >= 0.3
+
+
+def test_sleep_without_a_duration_has_no_end_but_a_signal(run: Callable[..., Spawned]) -> None:
+    rank = run("hang@step=3")
+    rank.wait_for("happens now")
+    rank.wait_for(lambda: psutil.Process(rank.pid).status() == psutil.STATUS_SLEEPING)
+    assert rank.stop(signal.SIGTERM) == -signal.SIGTERM
+    assert "step 3" not in rank.out()
 
 
 def test_gil_lets_no_other_thread_run(run: Callable[..., Spawned]) -> None:

@@ -169,6 +169,11 @@ def test_exactly_one_rank_is_chosen_and_all_agree_on_it(
     assert resolved[0].rank in range(world_size)
 
 
+def test_a_seed_makes_the_choice_the_same_in_every_job() -> None:
+    fault = Fault("random", step=1, seed=3)
+    assert resolve(fault, 0, JobPlace(0, 8, 0, "one")) == resolve(fault, 0, JobPlace(0, 8, 0, "other"))
+
+
 def test_without_a_seed_jobs_differ_and_with_one_the_cycles_do() -> None:
     fault = Fault("kill", step=1)
     assert len({resolve(fault, 0, JobPlace(0, 8, 0, f"job {n}")).rank for n in range(50)}) > 3
