@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,18 @@ from hypothesis import strategies as st
 from holdfast.cli.main import main
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control import running
-from holdfast.fault_tolerance.launcher.control.agreed_stop import AgreedStop
-from holdfast.fault_tolerance.launcher.control.node import Node, Preempt, Rank
 from holdfast.fault_tolerance.launcher.control.records import (
-    CycleRecord,
-    Kind,
     Member,
     Membership,
     Settings,
-    View,
 )
 from holdfast.fault_tolerance.launcher.recorder import (
     Recorder,
     Unreadable,
     decode,
     encode,
-    pack,
 )
 from holdfast.fault_tolerance.launcher.replayer import Line
-from holdfast.fault_tolerance.stop.rules import RankView, Word
-from holdfast.journal.event import decode as decode_line
 from holdfast.journal.event import encode as encode_line
 from tests.control import test_one_node
 from tests.control.test_one_node import Job, exited
@@ -64,45 +54,6 @@ def test_codec_value_comes_back_as_it_was(value: Any) -> None:
     found = decode(json.loads(json.dumps(encode(value))))
     assert found == value
     assert json.dumps(encode(found)) == json.dumps(encode(value))
-
-
-def _stopping_node() -> Node:
-    """A node with every kind of value: private fields, infinity, sets, keys that are numbers."""
-    members = Membership((Member("a", 2, "10.0.0.1"), Member("b", 2)))
-    agreed = AgreedStop(15, 3.0, Word("ask", 2, 5 << 24, (1,)), _has_begun=True, _first={0: (1.5, 7)})
-    node = Node(
-        Settings(members.members[0]), CycleRecord(3, Kind.RESTART, lost=("c",), joins=(1.0,)), members
-    )
-    node.phase = Preempt(15, "rank 3", deadline=math.inf, agreed=agreed)
-    node.ranks = {0: Rank(0, 0, cause=m.Cause.LOST_PEER, killed_at=2.0), 1: Rank(1, 1, -9)}
-    node.view = View({"cycle/4": "x" * 20_000, "left": ""})
-    node.sent, node.contact.has_moved = {"ack/3", "join/3"}, {"alive/b"}
-    node.contact.since = {"alive/b": 4.0}
-    views = (RankView(0, 1, 9 << 24, 9 << 24, 2, True),)
-    node.tick = m.Tick(1.0, boards={0: m.Board(5, 1, None, True)}, blocked=frozenset({1}), stop_views=views)
-    return node
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        m.Tick(boards={0: m.Board(1, 0, 0.5), 1: m.Board()}),
-        m.RankExited(1, -9, m.Cause.LOST_WORKER, "é\n\x1b", 0.25, True),
-        m.EvidenceTaken(0, "crash"),
-        m.StoreView("join/0", '{"node":"a"}\n' * 2_000),
-        m.SignalRanks(signal.SIGTERM, math.inf),
-        m.Report((1, 0), CycleRecord(1, Kind.END, "done", joins=(1.0, 2.5), lost=("b",))),
-        m.WriteStopPages(Word("withdraw", 1, absent=(3,), why="x")),
-        m.journal("node_not_back", cycle=1, lost=["b", "c"]),
-        _stopping_node(),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_codec_controller_value_survives_the_journal(value: Any) -> None:
-    line = encode_line("decision", {"event": pack(value)}, t=0.0, mono=0.0, node="a")
-    event = decode_line(line)
-    assert event is not None
-    assert decode(event.get("event")) == value
 
 
 @pytest.mark.parametrize(

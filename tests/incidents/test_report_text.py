@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.incidents import evidence as E
 from holdfast.incidents import judge
-from holdfast.incidents.report.next_steps import NEXT_STEPS
 from holdfast.incidents.report.text import MOST, rejudged_lines, report_lines, same_stack, stack_lines
-from holdfast.incidents.report.wording import call, clock, counted, grouped, rank_ranges
+from holdfast.incidents.report.wording import clock, counted, grouped, rank_ranges
 from holdfast.incidents.verdict import KINDS, LOW, Activity, Judgement, Kind, Strength, Verdict
 from holdfast.visible import escaped
 from tests.incidents.cases_for_reports import SITE, hang, judged, large
@@ -107,10 +106,6 @@ def test_first_line_has_the_step_and_is_short(place: str) -> None:
         first = report_lines(case, found)[0]
         expected = r"[A-Z ]+: rank 5 \(node gpu-12\), since .*: is in .*\. Next: [a-z].{5,89}"
         assert len(first) <= 200 and re.fullmatch(expected, first), first
-
-
-def test_next_step_every_kind_has_one() -> None:
-    assert set(KINDS) <= set(NEXT_STEPS)
 
 
 def test_next_step_of_a_signal_from_outside_asks_for_its_sender() -> None:
@@ -237,25 +232,10 @@ def test_rank_ranges_count_every_rank_once(numbers: list[int], most: int) -> Non
     assert count + int(rest.split()[0] if rest else 0) == len(set(numbers))
 
 
-def test_call_has_the_end_of_the_path() -> None:
-    assert call(E.Frame("read", "/home/ada/train/dataset.py", 88)) == "train/dataset.py:88 read()"
-    assert call(E.Frame("poll", "/usr/lib/libc.so.6", native=True)) == "poll() in libc.so.6"
-
-
 @pytest.mark.parametrize("at", [0.0, -1.0, float("nan"), float("inf"), 1e300])
 def test_clock_of_an_impossible_moment_is_empty(at: float) -> None:
     assert clock(at) == ""
     assert clock(1_800_000_000.0) == "08:00:00 UTC"
-
-
-def test_stack_lines_show_the_innermost_and_the_own_calls() -> None:
-    library = [E.Frame(f"lib{number}", f"{SITE}/x.py", number + 1) for number in range(4)]
-    own = [E.Frame("fetch", "/home/ada/data.py", 3), E.Frame("main", "/home/ada/train.py", 9)]
-    assert stack_lines([own[0], *library, own[1]], 3) == [
-        "> ada/data.py:3 fetch()",
-        "  … 4 calls",
-        "> ada/train.py:9 main()",
-    ]
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 20))

@@ -103,6 +103,7 @@ def test_an_odd_one_needs_a_majority() -> None:
     assert odd({0: "a", 1: "a", 2: "b"}) == (2,)
     assert odd({0: "a", 1: "b"}) == ()
     assert odd({0: "a", 1: "a", 2: "b", 3: "b"}) == ()
+    assert odd({0: "a", 1: "a", 2: "b", 3: "c"}) == ()
     assert odd({0: "a", 1: "a"}) == ()
 
 

@@ -50,7 +50,6 @@ BACKWARD = (
     ("backward", f"{PACKAGES}/torch/_tensor.py", 581),
 )
 ALL_REDUCE, RECEIVES = ("all_reduce", C10D, 2500), ("recv", C10D, 2600)
-LOOKUP = ("lookup", "/workspace/aurora/vocab.py", 77)
 THROTTLE = ("throttle", "/workspace/aurora/limits.py", 12)
 FOUR = [0, 1, 2, 3]
 Call = tuple[str, str, int]
@@ -136,40 +135,6 @@ AWAY = waiting("recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]"
 def gloo(number: int, *calls: Call, **more: Any) -> RankEvidence:
     """One of a job without a flight recorder."""
     return rank(number, *calls, no_collectives=Missing.NOT_RECORDED, **more)
-
-
-def tensor_and_data_parallel() -> Case:
-    """Rank 5 waits for a lock of its own before the second all_reduce of its tensor group."""
-    tensor = {number: [number - number % 2, number - number % 2 + 1] for number in range(8)}
-    data = {number: list(range(number % 2, 8, 2)) for number in range(8)}
-    ranks = []
-    for number in range(8):
-        name = f"tp{tensor[number][0]}"
-        before = (
-            entry(30, "completed", name, tensor[number]),
-            entry(12, "completed", f"dp{number % 2}", data[number]),
-        )
-        if number == 5:
-            emits = ("emit", "/workspace/aurora/telemetry/sink.py", 58)
-            ranks.append(rank(5, emits, LINE, process=FUTEX, collectives=before))
-        elif number == 4:
-            ranks.append(rank(4, collectives=(*before, entry(31, "started", name, [4, 5]))))
-        else:
-            through = entry(31, "completed", name, tensor[number])
-            pending = entry(13, "started", f"dp{number % 2}", data[number])
-            ranks.append(rank(number, collectives=(through, before[1], pending)))
-    return two_nodes(ranks, 6)
-
-
-def pipeline_disk() -> Case:
-    """Stage 2 of 4 is blocked in the kernel in a read; its neighbours wait in transfers."""
-    blocked = waiting("read", "nfs_wait_bit_killable", "D", target=Target.FILE, path="/mnt/vocab/merges.bin")
-    return case([
-        rank(0, collectives=(transfer("recv", 1),)),
-        rank(1, collectives=(transfer("send", 2, sequence=10), transfer("recv", 2))),
-        rank(2, LOOKUP, LINE, process=blocked, collectives=(transfer("recv", 1, "completed"),)),
-        rank(3, collectives=(transfer("recv", 2),)),
-    ])  # fmt: skip
 
 
 def posted_receive() -> Case:
@@ -316,32 +281,6 @@ def misleading_names() -> Case:
     )
     waits = [gloo(number, ALL_REDUCE, LINE, process=FUTEX) for number in (0, 2, 3)]
     return case([waits[0], gloo(1, *own, process=SLEEP), *waits[1:]], passed=2)
-
-
-def expert_groups() -> Case:
-    """Rank 2 enters the all_to_all of its experts a step late because it waits for the file lock of a stranger."""
-    locked = waiting(
-        "flock", "locks_lock_inode_wait", target=Target.LOCK, path="/scratch/kernels/lock", pid=31337
-    )
-    ranks = []
-    for number in range(4):
-        expert = [0, 1] if number < 2 else [2, 3]
-        dense = entry(20, "completed", "dp", FOUR)
-        if number == 2:
-            entries = (dense, entry(8, "completed", "ep2", expert))
-            ranks.append(
-                rank(
-                    2, ("compile", "/workspace/aurora/jit.py", 120), LINE, process=locked, collectives=entries
-                )
-            )
-        elif number == 3:
-            ranks.append(
-                rank(3, collectives=(dense, entry(9, "started", "ep2", expert, operation="all_to_all")))
-            )
-        else:
-            entries = (entry(9, "completed", "ep0", expert), entry(21, "started", "dp", FOUR))
-            ranks.append(rank(number, collectives=entries))
-    return case(ranks)
 
 
 def child_answers_nothing() -> Case:
@@ -569,8 +508,6 @@ def silent_from_the_start() -> Case:
 
 WAITS = gloo(0, ALL_REDUCE, LINE, process=FUTEX)
 JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
-    "tensor and data parallel": (tensor_and_data_parallel(), (5, "lock")),
-    "a pipeline and a disk": (pipeline_disk(), (2, "uninterruptible")),
     "a receive is posted": (posted_receive(), (0, "data_loading")),
     "polls for its GPU": (polls_for_its_gpu(), (1, "user_code")),
     "a posted collective is innocent": (posted_collective_is_innocent(), (3, "user_code")),
@@ -584,7 +521,6 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "a worker is blocked": (workers_blocked(), (7, "data_loading")),
     "an event loop loads": (event_loop_loads(), (1, "data_loading")),
     "misleading names": (misleading_names(), (1, "user_code")),
-    "groups of experts": (expert_groups(), (2, "lock")),
     "a child answers nothing": (child_answers_nothing(), (2, "child")),
     "a future of a thread": (future_of_a_thread(), (1, "user_code")),
     "a chain of connections": (

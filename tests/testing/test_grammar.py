@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.testing import KINDS, Fault, FaultSpecError, parse
-from holdfast.testing.fault import ALIASES, render
+from holdfast.testing.fault import render
 
 MIB = 1024 * 1024
 
@@ -73,11 +73,6 @@ def test_a_mistake_is_told_in_one_line_that_names_source_and_fault(text: str, wo
     message = str(caught.value)
     assert words in message
     assert message.startswith("HOLDFAST_FAULT: ") and repr(text) in message and "\n" not in message
-
-
-def test_every_alias_is_a_kind() -> None:
-    assert set(ALIASES.values()) <= set(KINDS)
-    assert not set(ALIASES) & set(KINDS)
 
 
 seconds = st.floats(0, 1e8, allow_nan=False)
