@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.board import Board, Identity, Limits
+from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits
 
 
 @pytest.fixture
@@ -28,6 +28,14 @@ def board(shm: Path) -> Iterator[Board]:
     board = Board.create(str(shm / "cycle-0" / "0.board"), Limits())
     yield board
     board.close()
+
+
+@pytest.fixture
+def writer(board: Board) -> Iterator[BoardWriter]:
+    """What a rank writes with, not yet connected."""
+    writer = BoardWriter(board.path)
+    yield writer
+    writer.detach()
 
 
 def identity(pid: int = 0, rank: int = 0) -> Identity:

@@ -108,7 +108,3 @@ def test_what_is_not_a_board_is_named(head: bytes, size: int, found: str) -> Non
     with pytest.raises(BoardError, match=found) as raised:
         layout.check_header("/dev/shm/x.board", head, size)
     assert "/dev/shm/x.board" in str(raised.value)
-
-
-def test_a_board_is_accepted() -> None:
-    layout.check_header("x", _header(), layout.BOARD_BYTES)

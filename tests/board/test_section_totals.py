@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Limits, SectionTotal, layout
+from holdfast.fault_tolerance.board import Board, BoardWriter, SectionTotal, layout
 from holdfast.fault_tolerance.board.writer import reset
 
 PAGE = layout.IDENTITY_BYTES // layout.WORD
@@ -28,12 +26,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture
-def writer(board: Board) -> Iterator[BoardWriter]:
-    writer = BoardWriter(board.path)
+@pytest.fixture(autouse=True)
+def _connected(writer: BoardWriter) -> None:
     writer.connect()
-    yield writer
-    writer.detach()
 
 
 def spend(writer: BoardWriter, clock: Clock, name: str, spent_ns: int) -> None:
@@ -78,13 +73,6 @@ def test_totals_leave_out_sections_without_a_slot(board: Board, writer: BoardWri
         spend(writer, clock, name, 7)
     expected = {name: SectionTotal(1, 7) for name in names[: layout.MAX_SECTIONS]}
     assert board.snapshot().section_totals == expected
-
-
-def test_totals_leave_out_a_section_that_was_never_closed(board: Board, writer: BoardWriter) -> None:
-    writer.set_limits(Limits(sections={"configured": 5.0}))
-    writer.mark("seen")
-    assert not writer.end_section("configured")
-    assert board.snapshot().section_totals == {}
 
 
 def test_totals_survive_another_connection_of_the_process(
@@ -153,17 +141,3 @@ def test_step_of_a_checkpoint_is_that_of_its_end(board: Board, writer: BoardWrit
     writer.start_section("step")
     writer.end_section("step")
     assert (board.snapshot().checkpoint_step, board.snapshot().step) == (11, 12)
-
-
-def test_totals_that_no_longer_fit_begin_anew(board: Board, writer: BoardWriter) -> None:
-    def step() -> int:
-        writer.start_section("step")
-        writer.end_section("step")
-        opened, closed = board.events()[-2:]
-        return closed.at_ns - opened.at_ns
-
-    spans = [step() for _ in range(3)]
-    assert board.snapshot().section_totals == {"step": SectionTotal(3, sum(spans))}
-    board._words[PAGE + layout.SPENT] = board._words[PAGE + layout.CLOSED] = layout.LARGEST
-    step()
-    assert board.snapshot().section_totals == {}  # the count is cut to 63 bits: 0

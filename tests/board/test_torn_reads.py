@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fault_tolerance.board import Board, BoardReader, BoardWriter, Limits, Snapshot, layout
+from holdfast.fault_tolerance.board import Board, BoardReader, BoardWriter, Snapshot, layout
 from tests.processes import Spawned, Spawner, wait_until
 
 # Every field is tied to the others: whatever moment a reading is of, `_check` holds.
@@ -146,30 +145,3 @@ def test_a_writer_killed_in_mid_write_leaves_a_readable_board(board: Board, writ
     assert new.connected_ns == new.last_activity_ns > last.last_activity_ns and new.step is None
     assert [event.kind for event in board.events()] == ["connect"]
     successor.detach()
-
-
-def test_a_killed_writers_last_words_are_still_there(board: Board, spawn: Spawner) -> None:
-    process = spawn.python(
-        "import sys, os, signal\n"
-        "from holdfast.fault_tolerance.board import BoardWriter\n"
-        "writer = BoardWriter(sys.argv[1]); writer.connect(); writer.start_section('data'); writer.heartbeat(4181)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)",
-        board.path,
-    )
-    assert process.wait() == -signal.SIGKILL
-    snapshot = board.snapshot()
-    assert snapshot.consistent and snapshot.step == 4181
-    assert [section.name for section in snapshot.open_sections] == ["data"]
-    assert [event.kind for event in board.events()] == ["connect", "start", "step"]
-
-
-def test_a_reader_of_its_own_process_reads_while_limits_change(shm: Path) -> None:
-    board = Board.create(str(shm / "0.board"), Limits(1, 1, {"checkpointing": 1}, 1))
-    writer = BoardWriter(board.path)
-    for step in range(1, 50):
-        writer.set_limits(Limits(step, step, {"checkpointing": step}, step))
-        _check(board.snapshot())
-        assert board.snapshot().limits.initial == step
-    writer.detach()
-    board.close()
-    assert os.path.exists(board.path)

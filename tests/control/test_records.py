@@ -111,10 +111,11 @@ def test_cycles_with_the_same_failure_end_the_job(
     assert CycleRecord.decode(record.encode(), record.cycle) == record
 
 
-def test_a_record_without_a_failure_keeps_the_count_of_the_same_failure() -> None:
-    now = replace(FIRST, failure="E at step 23", same_failures=2)
-    joined = replace(BEGAN, now=now).join(1)
+def test_a_record_without_a_failure_keeps_all_counts() -> None:
+    now = replace(FIRST, failure="E at step 23", same_failures=2, iteration=10, stalled=1)
+    joined = replace(BEGAN, now=now, iteration=50).join(1)
     assert joined is not None and (joined.failure, joined.same_failures) == (now.failure, 2)
+    assert (joined.iteration, joined.stalled) == (10, 1)
 
 
 def test_one_measure_of_progress_counts_for_both_budgets() -> None:
@@ -124,13 +125,6 @@ def test_one_measure_of_progress_counts_for_both_budgets() -> None:
     assert ending.restart("it failed").kind is Kind.RESTART
     assert replace(ending, iteration=10).restart("it failed").kind is Kind.END
     assert replace(ending, iteration=11).restart("it failed").restarts == 1
-
-
-def test_record_without_a_failure_keeps_count_and_number() -> None:
-    now = replace(FIRST, iteration=10, stalled=1)
-    joined = replace(BEGAN, now=now, iteration=50).join(1)
-    assert joined is not None
-    assert (joined.iteration, joined.stalled) == (10, 1)
 
 
 def test_restart_with_all_nodes_keeps_the_membership() -> None:

@@ -77,15 +77,6 @@ def test_json_has_every_check_of_the_table(spawn: Spawner, tmp_path: Path) -> No
     assert not_always < set(CHECKS)
 
 
-def test_help(spawn: Spawner) -> None:
-    process = spawn([sys.executable, "-m", "holdfast", "--help"])
-    assert process.wait() == 0
-    assert re.search(r"^ +doctor +check whether this machine", process.out(), re.MULTILINE)
-    process = ended(spawn, "--help")
-    assert process.returncode == 0
-    assert "exit codes: 0 no problem was found; 1 at least one; 2 wrong options" in process.out()
-
-
 def test_nothing_is_made_and_nothing_is_left(spawn: Spawner, tmp_path: Path) -> None:
     state = tmp_path / "state"
     told = findings(spawn([*DOCTOR, "--json"], env={"XDG_STATE_HOME": str(state)}))
@@ -193,15 +184,6 @@ def test_trial_names_modules_that_start_threads(spawn: Spawner, tmp_path: Path) 
     )
 
 
-def test_a_chosen_run_directory(spawn: Spawner, tmp_path: Path) -> None:
-    told = findings(spawn([*DOCTOR, "--json", "--run-dir", str(tmp_path / "new")]))
-    assert told["run directory"]["what"].startswith(f"{tmp_path / 'new'}: writable")
-    (tmp_path / "file").touch()
-    told = findings(spawn([*DOCTOR, "--json", "--run-dir", str(tmp_path / "file")]))
-    assert told["run directory"]["verdict"] == "problem"
-    assert "is not a directory" in told["run directory"]["what"]
-
-
 def test_surroundings_that_a_variable_spoils(spawn: Spawner) -> None:
     env = {"HOME": "/nonexistent", "XDG_STATE_HOME": None, "GLOO_SOCKET_IFNAME": "eth-none", "LC_ALL": "C"}
     told = findings(spawn([*DOCTOR, "--json"], env=env))
@@ -238,12 +220,6 @@ def test_torch_is_not_imported(spawn: Spawner) -> None:
     process = spawn([sys.executable, "-c", code])
     assert process.wait() == 0
     assert process.err() == "[]\n"
-
-
-def test_output_that_cannot_be_written(spawn: Spawner) -> None:
-    process = spawn(["sh", "-c", '"$@" > /dev/full', "sh", *DOCTOR])
-    assert process.wait() == 2
-    assert process.err() == "holdfast: error: standard output: No space left on device; the result is lost\n"
 
 
 # Machines on which something is wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, get_type_hints
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from holdfast.incidents import evidence as E
+from holdfast.incidents.verdict import KINDS, Judgement, Verdict
 from tests.incidents.cases import STACKS, frames
 from tests.incidents.test_rules_crash import LATE, LOST
 
@@ -39,36 +41,49 @@ TEXTS: dict[type, tuple[str, ...]] = {
 """The fields that are for people."""
 
 
-def some(kind: type[T]) -> SearchStrategy[T]:
-    """Any value of one of the evidence's dataclasses."""
-    texts = TEXTS.get(kind, ())
-    found = {name: _of(hint, texts=name in texts) for name, hint in get_type_hints(kind).items()}
-    if kind is E.Thread:
+Values = Mapping[type, SearchStrategy[Any]]
+BOOLEANS = st.booleans()
+OF_RULES: Values = {str: IDENTIFIERS, int: st.integers(-15, 6), float: SECONDS, bool: BOOLEANS}
+"""What a rule compares, or nearly so."""
+TEXT = st.text(max_size=20) | st.sampled_from(["\x1b[2J", "a\nb\nc", "\u202e", "x" * 3000, "{0} {rank}", ""])
+NUMBER = st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 1e5)
+ANY: Values = {str: TEXT, int: st.integers(-5, 14), float: NUMBER, bool: BOOLEANS}
+"""Whatever a text of a report may have to show."""
+
+
+def some(kind: type[T], values: Values = OF_RULES) -> SearchStrategy[T]:
+    """Any value of one of the dataclasses of evidence and verdicts."""
+    texts = TEXTS.get(kind, ()) if values is OF_RULES else ()
+    found = {name: _of(hint, values, texts=name in texts) for name, hint in get_type_hints(kind).items()}
+    if kind is E.Thread and values is OF_RULES:
         found["frames"] = FRAMES
     if kind is E.RankEvidence:
         found["rank"] = st.integers(0, 4)
     if kind is E.NodeEvidence:
         found["accused"] = st.none() | st.integers(-1, 4)
         found["trigger"] = st.sampled_from([E.HANG, E.CRASH, E.ELSEWHERE, E.EARLY, E.DIAGNOSE])
+    if kind is Verdict:
+        found["kind"] = st.sampled_from(KINDS)
     return st.builds(kind, **found)
 
 
-def _of(hint: Any, *, texts: bool = False) -> SearchStrategy[Any]:
+def _of(hint: Any, values: Values, *, texts: bool = False) -> SearchStrategy[Any]:
     parts = getattr(hint, "__args__", ())
     if getattr(hint, "__origin__", None) is tuple:
-        return st.lists(_of(parts[0], texts=texts), max_size=3).map(tuple)
+        return st.lists(_of(parts[0], values, texts=texts), max_size=3).map(tuple)
     if parts:
-        return st.none() | _of(parts[0])
+        return st.none() | _of(parts[0], values)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return st.sampled_from(list(hint))
-    if hint is str:
-        return WORDS if texts else IDENTIFIERS
-    plain: dict[Any, SearchStrategy[Any]] = {int: st.integers(-15, 6), float: SECONDS, bool: st.booleans()}
-    return plain[hint] if hint in plain else st.deferred(lambda: some(hint))
+    if hint is str and texts:
+        return WORDS
+    return values[hint] if hint in values else st.deferred(lambda: some(hint, values))
 
 
 NODES = some(E.NodeEvidence)
 CASES = st.lists(NODES, max_size=3).map(lambda nodes: E.Case(tuple(nodes)))
+ANY_CASES = st.lists(some(E.NodeEvidence, ANY), max_size=3).map(lambda nodes: E.Case(tuple(nodes)))
+ANY_JUDGEMENTS = some(Judgement, ANY)
 
 
 def scrambled(value: Any, words: Any) -> Any:

@@ -158,7 +158,7 @@ def analysed(recorders: Sequence[Recorder], *, incomplete: bool = False) -> Answ
 
 def collectives(recorder: Recorder) -> tuple[Collective, ...]:
     """As the helper thread of a rank answers, and as its node reads the answer."""
-    module = _rank_answer()
+    module = rank_answer()
     members = {
         _name(key): list(ranks) for key, ranks in recorder.groups.ranks.items() if recorder.rank in ranks
     }
@@ -179,7 +179,8 @@ def evidence(recorder: Recorder) -> RankEvidence:
 
 
 @cache
-def _rank_answer() -> ModuleType:
+def rank_answer() -> ModuleType:
+    """The module by which the helper thread of a rank answers."""
     spec = importlib.util.spec_from_file_location("rank_answer_of_a_test", f"{PROLOGUE}/rank_answer.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Simulated jobs of which the truth is known, judged: `python -m tests.incidents.simulated_jobs --seeds A:B`.
+"""Simulated jobs of which the truth is known.
 
 A job is a program of steps (simulated_programs), run until nothing moves (simulated_ranks). Its evidence is what a
 capture would have found (simulated_evidence). The rules were not consulted for any of it.
@@ -7,16 +7,12 @@ Does not cover: streams of one GPU that overlap, and broadcasts whose source doe
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from holdfast.incidents import rules
 from holdfast.incidents.evidence import CRASH, DIAGNOSE, ELSEWHERE, HANG, Case, NodeEvidence, RankEvidence
-from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
+from holdfast.incidents.verdict import Verdict
 from tests.incidents.simulated_evidence import Looks, ended, limited, rank_evidence, reduced
 from tests.incidents.simulated_programs import (
     CALL,
@@ -296,9 +292,6 @@ def healthy(seed: int) -> Iterator[tuple[Case, int]]:
         counted = steps
 
 
-# -- the table -------------------------------------------------------------------------------------------------
-
-
 def outcome(verdict: Verdict, truth: Truth) -> str:
     """`found`, `missed`, or `wrong` with its confidence."""
     if verdict.rank is not None and verdict.rank != truth.rank:
@@ -308,63 +301,3 @@ def outcome(verdict: Verdict, truth: Truth) -> str:
     if truth.fault == "lost_node":
         return "found" if verdict.kind in truth.kinds else "missed"
     return "found" if verdict.rank == truth.rank else "missed"
-
-
-COLUMNS = ("found", "right kind", "missed", *(f"wrong {each}" for each in (LOW, MEDIUM, HIGH)))
-
-
-def main() -> int:
-    """Print the table; exit code 1 if a wrong rank is named with high confidence."""
-    parser = argparse.ArgumentParser(prog="python -m tests.incidents.simulated_jobs", description=__doc__)
-    parser.add_argument("--seeds", default="0:1000", metavar="A:B")
-    parser.add_argument(
-        "--healthy", type=int, default=0, metavar="N", help="steps of healthy jobs, in place of faults"
-    )
-    parser.add_argument("--show", default="", metavar="OUTCOME", help="print the verdicts with this outcome")
-    given = parser.parse_args()
-    first, last = map(int, given.seeds.split(":"))
-    if given.healthy:
-        return _run_healthy(given.healthy)
-    table: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for seed in range(first, last):
-        made = simulated(seed)
-        if made is None:
-            continue
-        verdict, truth = rules.judge(made[0]).verdict, made[1]
-        how = outcome(verdict, truth)
-        evidence = (
-            "incomplete" if not truth.is_complete else "complete" if truth.is_determined else "ambiguous"
-        )
-        table[truth.fault, evidence].update({how: 1, "all": 1, "right kind": verdict.kind in truth.kinds})
-        if given.show and given.show == how and (evidence != "ambiguous" or "wrong" in how):
-            print(f"{seed} {truth.fault} {evidence} rank {truth.rank}: {_text(verdict)}")
-    print(f"{'fault':16} {'evidence':11} {'all':>5} " + " ".join(f"{each:>12}" for each in COLUMNS))
-    for (fault, evidence), counts in sorted(table.items(), key=lambda item: (item[0][1], item[0][0])):
-        print(
-            f"{fault:16} {evidence:11} {counts['all']:5} "
-            + " ".join(f"{counts[each]:12}" for each in COLUMNS)
-        )
-    return int(any(counts[f"wrong {HIGH}"] for counts in table.values()))
-
-
-def _text(verdict: Verdict) -> str:
-    return f"{verdict.confidence} {verdict.kind}: {verdict.sentence}"
-
-
-def _run_healthy(steps: int) -> int:
-    done, seed, captures, accused = 0, 0, 0, 0
-    while done < steps:
-        for case, more in healthy(seed):
-            verdict = rules.judge(case).verdict
-            captures, done = captures + 1, done + more
-            if verdict.rank is not None and verdict.confidence != LOW:
-                accused += 1
-                print(f"{seed}: {_text(verdict)}")
-        seed += 1
-    found = f"{accused} accuse a rank with more than low confidence"
-    print(f"{done} healthy steps of {seed} jobs, {captures} captures: {found}")
-    return int(accused > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,7 +18,7 @@ from holdfast.incidents.capture.rank_probe import LocalRank
 from holdfast.incidents.evidence import NodeFaultKind
 from tests.memory_group import group as group
 from tests.memory_group import set_limit
-from tests.processes import Spawner, wait_until
+from tests.processes import Spawned, Spawner, wait_until
 
 LIMIT = 64 << 20
 EATS = """
@@ -30,12 +30,22 @@ while True: eaten.append(bytearray(b"x" * (1 << 20)))
 """
 
 
-def test_a_process_that_was_ended_for_want_of_memory(spawn: Spawner, group: Path, tmp_path: Path) -> None:
-    fifo = tmp_path / "go"
-    os.mkfifo(fifo)
-    eater = spawn.python(EATS, str(fifo))
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "go")
+    return tmp_path / "go"
+
+
+@pytest.fixture
+def eater(spawn: Spawner, group: Path, fifo: Path) -> Spawned:
+    """A process that uses up the memory of its group, once the FIFO is written to."""
+    process = spawn.python(EATS, str(fifo))
     set_limit(group, LIMIT)
-    (group / "cgroup.procs").write_text(str(eater.pid))
+    (group / "cgroup.procs").write_text(str(process.pid))
+    return process
+
+
+def test_a_process_that_was_ended_for_want_of_memory(eater: Spawned, group: Path, fifo: Path) -> None:
     watch = OomWatch(f"/proc/{eater.pid}")
     try:
         assert watch.killed(eater.pid) == "" and watch.counted() == "" and watch.facts()[0] == ()
@@ -52,16 +62,11 @@ def test_a_process_that_was_ended_for_want_of_memory(spawn: Spawner, group: Path
         watch.close()
 
 
-def test_a_rank_that_waits_for_memory(spawn: Spawner, group: Path, tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_memory(eater: Spawned, group: Path, fifo: Path) -> None:
     control = group / "memory.oom_control"
     if not control.exists():
         pytest.skip("version 2 of control groups does not let a process wait for memory")
     control.write_text("1")
-    fifo = tmp_path / "go"
-    os.mkfifo(fifo)
-    eater = spawn.python(EATS, str(fifo))
-    set_limit(group, LIMIT)
-    (group / "cgroup.procs").write_text(str(eater.pid))
     fifo.write_text("go")
     wait_until(lambda: "under_oom 1" in control.read_text(), what="it waits for memory")
     rank = LocalRank(0, 0, eater.pid, proc.start_time(eater.pid) or 1, "node-a", None, "")

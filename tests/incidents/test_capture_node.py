@@ -19,7 +19,6 @@ from holdfast.fault_tolerance.processes import proc
 from holdfast.health import programs
 from holdfast.incidents.capture import capture, py_spy
 from holdfast.incidents.capture.capture import gather
-from holdfast.incidents.capture.host import OomWatch, gpu_facts
 from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 from holdfast.incidents.evidence import CRASH, Missing, NodeEvidence, RankEvidence, StackSource
 from tests.monitor.job import Freezer, freezer
@@ -33,6 +32,13 @@ import os, sys
 os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
 """
 MakeRank = Callable[..., LocalRank]
+
+
+def sleeper(spawn: Spawner) -> Spawned:
+    """A rank that sleeps."""
+    rank = spawn.python(SLEEPS)
+    rank.wait_for("on")
+    return rank
 
 
 @pytest.fixture
@@ -74,8 +80,7 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
         "print('on', flush=True)\n"
         "while True: board.heartbeat(); time.sleep(0.002)"
     )
-    still = spawn.python(SLEEPS)
-    still.wait_for("on")
+    still = sleeper(spawn)
     wait_until(lambda: (found := proc.stat(still.pid)) and found.state == "S")
     first = local(still, 0)
     path = boards / "1.board"
@@ -95,8 +100,7 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
 
 
 def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     who = local(rank)
     rank.kill()
     began = time.monotonic()
@@ -106,17 +110,8 @@ def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
     assert found.no_stacks is Missing.ENDED
 
 
-def test_a_rank_that_nobody_has_reaped(local: MakeRank, spawn: Spawner) -> None:
-    rank = spawn(["sh", "-c", "exit 3"])
-    wait_until(lambda: (found := proc.stat(rank.pid)) and found.state == "Z")
-    found = one(local(rank), ask=True)
-    assert found.process and found.process.state == "Z" and found.no_stacks is Missing.ENDED
-    assert rank.wait() == 3
-
-
 def test_a_rank_that_ends_while_it_is_looked_at(spawn: Spawner, local: MakeRank) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     who = local(rank)
     ends = threading.Timer(0.1, rank.kill)
     ends.start()
@@ -157,8 +152,7 @@ def test_what_is_planted_as_armed_misleads_nobody(
         os.mkfifo(f"{boards}/0.armed")
     else:
         Path(f"{boards}/0.armed").write_text(planted)
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     found = one(local(rank, prefix=f"{boards}/0"))
     assert found.process and found.process.threads[0].tid == rank.pid
 
@@ -184,8 +178,7 @@ def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, 
 
 
 def test_a_frozen_rank(spawn: Spawner, local: MakeRank, freezer: Freezer) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     freezer.seize(rank.pid)
     freezer.freeze()
     who, began = local(rank), time.monotonic()
@@ -209,8 +202,7 @@ def test_a_rank_that_becomes_another_program_again_and_again(
 
 
 def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     began = time.monotonic()
     (found,) = gather([local(rank)], began - 1, ask=True)
     assert time.monotonic() - began < 0.2
@@ -232,8 +224,7 @@ print(*found.notes)
 
 
 def test_where_no_thread_can_be_started(spawn: Spawner) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     looks = spawn.python(WITHOUT_THREADS, str(rank.pid))
     assert looks.wait() == 0, looks.output()
     first, notes = looks.out().splitlines()
@@ -242,8 +233,7 @@ def test_where_no_thread_can_be_started(spawn: Spawner) -> None:
 
 
 def test_a_closed_board_and_none(spawn: Spawner, local: MakeRank) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     who = local(rank)
     assert who.board
     who.board.close()
@@ -260,13 +250,6 @@ def test_stacks_by_py_spy_where_the_rank_tells_none(spawn: Spawner, local: MakeR
     assert found.stacks_from is StackSource.PY_SPY and not found.no_stacks
     assert [frame.function for frame in found.stacks[0].frames] == ["fit", "<module>"]
     assert found.stacks[0].main and found.stacks[0].holds_gil is not None
-
-
-def test_py_spy_on_what_is_no_python(spawn: Spawner, local: MakeRank) -> None:
-    if not programs.find("py-spy"):
-        pytest.skip("py-spy is not installed")
-    rank = spawn(["sleep", "600"])
-    assert "py-spy" in " ".join(one(local(rank), 10.0, ask=True).notes)
 
 
 def test_a_py_spy_that_hangs_is_ended_in_time(
@@ -297,8 +280,7 @@ def test_a_program_that_is_not_there_or_fails() -> None:
 
 
 def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner, local: MakeRank) -> None:
-    rank = spawn.python(SLEEPS)
-    rank.wait_for("on")
+    rank = sleeper(spawn)
     who, released = local(rank), threading.Event()
     stuck = capture._thread(RankProbe(who), lambda: bool(released.wait()) and None, rank.pid)
     assert stuck
@@ -326,34 +308,6 @@ def test_a_script_that_gave_the_process_its_name_is_still_python(
     found = one(local(rank))
     assert found.process and found.process.threads[0].tid == rank.pid and found.notes == ()
     assert found.process.threads[0].name == "train"
-
-
-def test_eight_ranks_in_20_ms(spawn: Spawner, local: MakeRank) -> None:
-    threads = (
-        "import threading\n"
-        "for _ in range(4): threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
-    processes = [spawn.python(threads + SLEEPS) for _ in range(8)]
-    for each in processes:
-        each.wait_for("on")
-    ranks = [local(each, number) for number, each in enumerate(processes)]
-    took = []
-    while len(took) < 30 and min(took, default=1.0) > 0.02:  # once: the machine is shared
-        began = time.monotonic()
-        found = gather(ranks, began + 2, ask=False, pause=0)
-        took.append(time.monotonic() - began)
-        assert all(each.process and len(each.process.threads) == 5 for each in found)
-    assert min(took) <= 0.02
-
-
-def test_what_the_machine_says() -> None:
-    watch = OomWatch()
-    began = time.monotonic()
-    asked = gpu_facts(began + 2)
-    assert time.monotonic() - began < 10
-    assert bool(watch.refused) == any("log cannot be read" in note for note in watch.facts()[1])
-    assert all(note[0].isupper() and note.endswith(".") for note in (*watch.facts()[1], *asked[1]))
-    watch.close()
 
 
 CROWDED = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import socket
 import time
 from pathlib import Path
@@ -71,15 +70,6 @@ def test_threads_the_main_one_first(spawn: Spawner) -> None:
     assert all(each.switches == 0 and each.state == "S" for each in found.threads[1:])
 
 
-def test_a_stopped_process(spawn: Spawner) -> None:
-    rank = spawn.python("print('on', flush=True)\nwhile True: pass")
-    rank.wait_for("on")
-    rank.send_signal(signal.SIGSTOP)
-    wait_until(lambda: (found := proc.stat(rank.pid)) and found.state == "T")
-    found = twice(rank.pid)
-    assert found.state == "T" and found.cpu == 0 and found.switches == 0
-
-
 def test_a_zombie_a_gone_process_and_one_of_another_start_time() -> None:
     child = os.fork()
     if child == 0:
@@ -94,24 +84,6 @@ def test_a_zombie_a_gone_process_and_one_of_another_start_time() -> None:
     finally:
         os.waitpid(child, 0)
     assert procfs.process(procfs.sample(child, started), None, {}) == procfs.GONE
-
-
-IN_STATE_D = """
-import os, sys
-os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
-"""
-
-
-def test_state_d(spawn: Spawner, tmp_path: Path) -> None:
-    """The child waits in opening a FIFO before it has become another program, its parent for that in state D."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    rank = spawn.python(IN_STATE_D, str(fifo))
-    wait_until(lambda: (found := proc.stat(rank.pid)) and found.state == "D")
-    assert twice(rank.pid).state == "D"
-    (child,) = procfs.below(rank.pid)
-    assert procfs.command(child)
-    assert system_call(child, proc.wait_channel(child)).target is Target.FIFO
 
 
 @KNOWN_MACHINE
@@ -195,13 +167,6 @@ def test_an_event_loop_that_waits_for_an_answer_names_the_far_end(spawn: Spawner
         rank.wait_for("asks")
         found = waits_in(rank.pid, "epoll_wait")
     assert (found.target, found.peer) == (Target.SOCKET, f"127.0.0.1:{port}")
-
-
-def test_a_process_with_closed_descriptors(spawn: Spawner) -> None:
-    rank = spawn.python("import os, time; os.closerange(0, 4096); time.sleep(600)")
-    wait_until(lambda: not os.listdir(f"/proc/{rank.pid}/fd"))
-    waits_in(rank.pid, *SLEEPS)
-    assert twice(rank.pid).state == "S"
 
 
 def test_children_of_threads_and_of_children(spawn: Spawner) -> None:

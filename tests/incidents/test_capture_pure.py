@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.board.values import BoardEvent, Identity, Limits, OpenSection, Snapshot
+from holdfast.fault_tolerance.board.values import BoardEvent, Identity, OpenSection, Snapshot
 from holdfast.incidents.capture import host, py_spy
 from holdfast.incidents.capture.procfs import network_mounts, on_network
 from holdfast.incidents.capture.rank_probe import board_facts
 from holdfast.incidents.capture.waiting_on import NAMES, address, call, holder
 from holdfast.incidents.evidence import Frame, NodeFaultKind
+from tests.monitor.values import SECOND, snapshot
 
-SECOND = 1_000_000_000
 TIMES = st.integers(-(1 << 62), 1 << 62)
 
 
-def board(
-    *,
-    heartbeats: int = 0,
-    step: int | None = None,
-    sections: tuple[OpenSection, ...] = (),
-    active_ns: int = 0,
-    started_ns: int = 100 * SECOND,
-) -> Snapshot:
-    return Snapshot(
-        identity=Identity(7, 1, 0, 0, 0, started_ns),
-        connected=True,
-        finished=False,
-        connected_ns=0,
-        heartbeat_count=heartbeats,
-        last_heartbeat_ns=active_ns,
-        step=step,
-        section_count=len(sections),
-        open_sections=sections,
-        out_of_section_since_ns=0,
-        last_activity_ns=active_ns,
-        checkpoints=3,
-        limits=Limits(),
-        request=None,
-        consistent=True,
-    )
+def board(**changes: Any) -> Snapshot:
+    """Of a rank that started at second 100."""
+    return snapshot(**{"identity": Identity(7, 1, 0, 0, 0, 100 * SECOND), "connected": True, **changes})
 
 
 def test_a_board_as_facts() -> None:
@@ -53,8 +32,14 @@ def test_a_board_as_facts() -> None:
         BoardEvent("step", 195 * SECOND, "", 12),
         BoardEvent("start", 198 * SECOND, "step", 0),
     ]
-    now = board(heartbeats=4, step=12, sections=(OpenSection("step", 198 * SECOND),), active_ns=198 * SECOND)
-    found = board_facts(now, events, 200 * SECOND, board(heartbeats=4, step=11))
+    now = board(
+        heartbeat_count=4,
+        step=12,
+        open_sections=(OpenSection("step", 198 * SECOND),),
+        last_activity_ns=198 * SECOND,
+        checkpoints=3,
+    )
+    found = board_facts(now, events, 200 * SECOND, board(heartbeat_count=4, step=11))
     assert (found.age, found.silent, found.step, found.checkpoints) == (100.0, 2.0, 12, 3)
     assert [(each.name, each.seconds) for each in found.sections] == [("step", 2.0)]
     assert [(each.kind, each.ago, each.value) for each in found.events] == [
@@ -74,7 +59,8 @@ def test_a_rank_that_has_not_spoken_is_silent_since_its_start() -> None:
 def test_no_duration_is_negative_whatever_a_rank_scribbles(
     active: int, started: int, since: int, now: int
 ) -> None:
-    odd = board(sections=(OpenSection("odd", since),), active_ns=active, started_ns=started)
+    who = Identity(7, 1, 0, 0, 0, started)
+    odd = board(identity=who, open_sections=(OpenSection("odd", since),), last_activity_ns=active)
     found = board_facts(odd, [BoardEvent("mark", since, "odd", 1)], now)
     assert found.age >= 0 and found.silent >= 0 and found.sections[0].seconds >= 0
     assert all(0 <= each.ago <= 60 for each in found.events)

@@ -24,9 +24,9 @@ from holdfast.incidents.early import (
     Sign,
     ThreadCount,
     sample,
-    thread_counts,
 )
-from tests.processes import Spawned, Spawner, wait_until
+from tests.monitor.node import state
+from tests.processes import Spawner, wait_until
 
 # What one rank does for a while: its main thread's state, whether its threads run, whether a debugger holds it.
 COMPUTES, WAITS, WAITS_QUIETLY = ("R", True), ("S", True), ("S", False)
@@ -168,68 +168,49 @@ def test_a_main_thread_that_is_gone_while_others_live() -> None:
     )
 
 
-NEVER: Mapping[str, Callable[[Simulation], object]] = {
-    "all are stopped": lambda job: job.do(IS_STOPPED),
-    "several are stopped": lambda job: job.do(IS_STOPPED, IS_STOPPED, WAITS),
-    "all but one that waits for a disk": lambda job: job.do(IS_STOPPED, READS_A_DISK),
-    "a debugger": lambda job: job.do(IS_TRACED, WAITS),
-    "a process that has ended": lambda job: job.do(IS_A_ZOMBIE, WAITS),
-    "a process that takes long to end": lambda job: job.do(IS_DYING, WAITS),
-    "another rank has ended": lambda job: job.do(IS_STOPPED, IS_GONE, WAITS),
-    "another rank is a zombie": lambda job: job.do(IS_STOPPED, IS_A_ZOMBIE, WAITS),
-    "a disk": lambda job: job.do(READS_A_DISK, WAITS),
-    "all ranks wait": lambda job: job.do(WAITS),
-    "all ranks wait and are silent": lambda job: job.do(WAITS_QUIETLY),
-    "nothing in it moves": lambda job: job.do(WAITS, ASLEEP, WAITS),
-    "no rank is awake": lambda job: job.do(IS_STOPPED, READS_A_DISK, IS_TRACED),
+def stops(job: Simulation, finished: int = -1, silent: tuple[int, ...] = ()) -> None:
+    """Rank 0 is stopped; `finished`, `silent`: ranks that have finished, or give no signs of life."""
+    for rank in job.ranks:
+        rank.finished, rank.reports = rank.number == finished, rank.number not in silent
+    job.do(IS_STOPPED, WAITS)
+
+
+def suspends(job: Simulation) -> None:
+    """Rank 0 and the launcher are stopped: the job is being suspended."""
+    job.launcher_stopped = True
+    stops(job)
+
+
+NEVER: Mapping[str, tuple[int, Callable[[Simulation], object]]] = {
+    "all are stopped": (4, lambda job: job.do(IS_STOPPED)),
+    "several are stopped": (4, lambda job: job.do(IS_STOPPED, IS_STOPPED, WAITS)),
+    "all but one that waits for a disk": (4, lambda job: job.do(IS_STOPPED, READS_A_DISK)),
+    "a debugger": (4, lambda job: job.do(IS_TRACED, WAITS)),
+    "a process that has ended": (4, lambda job: job.do(IS_A_ZOMBIE, WAITS)),
+    "a process that takes long to end": (4, lambda job: job.do(IS_DYING, WAITS)),
+    "another rank has ended": (4, lambda job: job.do(IS_STOPPED, IS_GONE, WAITS)),
+    "another rank is a zombie": (4, lambda job: job.do(IS_STOPPED, IS_A_ZOMBIE, WAITS)),
+    "a disk": (4, lambda job: job.do(READS_A_DISK, WAITS)),
+    "all ranks wait": (4, lambda job: job.do(WAITS)),
+    "all ranks wait and are silent": (4, lambda job: job.do(WAITS_QUIETLY)),
+    "nothing in it moves": (4, lambda job: job.do(WAITS, ASLEEP, WAITS)),
+    "no rank is awake": (4, lambda job: job.do(IS_STOPPED, READS_A_DISK, IS_TRACED)),
+    "a rank alone on its node": (1, stops),
+    "the launcher is stopped too": (4, suspends),
+    "it has finished": (2, lambda job: stops(job, finished=0)),
+    "the only witness has finished": (2, lambda job: stops(job, finished=1)),
+    "no rank is known to wait for it": (3, lambda job: stops(job, silent=(1, 2))),
+    "its own silence says nothing": (3, lambda job: stops(job, silent=(0,))),
 }
 
 
 @pytest.mark.parametrize("name", NEVER)
 def test_what_is_never_a_sign(name: str) -> None:
-    job = trained()
-    NEVER[name](job)
+    count, happens = NEVER[name]
+    job = trained(count)
+    happens(job)
     job.lasts(600.0)
     assert job.signs == []
-
-
-def test_a_rank_alone_on_its_node_is_not_accused() -> None:
-    job = trained(1)
-    job.do(IS_STOPPED)
-    job.lasts(60.0)
-    assert job.signs == []
-
-
-def test_a_stopped_launcher_means_that_somebody_suspends_the_job() -> None:
-    job = trained()
-    job.launcher_stopped = True
-    job.do(IS_STOPPED, WAITS)
-    job.lasts(60.0)
-    assert job.signs == []
-
-
-def test_a_rank_that_finished_is_not_accused_and_no_witness() -> None:
-    job = trained(2)
-    job.ranks[0].finished = True
-    job.do(IS_STOPPED, WAITS)
-    job.lasts(60.0)
-    assert job.signs == []
-    job.ranks[0].finished, job.ranks[1].finished = False, True
-    job.lasts(60.0)
-    assert job.signs == []
-
-
-def test_programs_that_say_nothing_are_left_alone() -> None:
-    job = trained(3)
-    for rank in job.ranks[1:]:
-        rank.reports = False
-    job.do(IS_STOPPED, WAITS)
-    job.lasts(60.0)
-    assert job.signs == []  # no rank is known to wait for it
-    for rank in job.ranks:
-        rank.reports = rank.number != 0
-    job.lasts(60.0)
-    assert job.signs == []  # its own silence says nothing
 
 
 def test_a_stopped_rank_for_which_nobody_waits() -> None:
@@ -306,39 +287,6 @@ def one(job: Simulation, dice: random.Random, what: tuple[str, bool], seconds: f
     job.lasts(seconds)
 
 
-def validation(job: Simulation, dice: random.Random) -> None:
-    everybody(job, COMPUTES, dice.uniform(5, 60))
-
-
-def checkpoint(job: Simulation, dice: random.Random) -> None:
-    """Rank 0 alone writes; a slow disk, or one answer of a storage service, for which every thread waits."""
-    for what in dice.choices([READS_A_DISK, COMPUTES, ASLEEP], k=dice.randint(1, 4)):
-        job.do(what, dice.choice([WAITS, WAITS_QUIETLY]))
-        job.lasts(dice.uniform(0.5, 60))
-
-
-def garbage(job: Simulation, dice: random.Random) -> None:
-    one(job, dice, COMPUTES, dice.uniform(0.5, 4))
-
-
-def pause(job: Simulation, dice: random.Random) -> None:
-    for _ in range(dice.randint(1, 3)):
-        one(job, dice, IS_STOPPED, 1.0)
-        one(job, dice, COMPUTES, dice.uniform(0.01, 0.3))
-
-
-def slow_disk(job: Simulation, dice: random.Random) -> None:
-    one(job, dice, READS_A_DISK, dice.uniform(1, 20))
-
-
-def loader(job: Simulation, dice: random.Random) -> None:
-    one(job, dice, ASLEEP, dice.uniform(0.5, 25))
-
-
-def debugger(job: Simulation, dice: random.Random) -> None:
-    one(job, dice, IS_TRACED, dice.uniform(1, 120))
-
-
 def suspended(job: Simulation, dice: random.Random) -> None:
     """By SIGSTOP to all ranks, one after the other; the monitor looks on, or is stopped as well."""
     stopped = dice.sample(job.ranks, len(job.ranks))
@@ -362,6 +310,20 @@ def frozen(job: Simulation, dice: random.Random) -> None:
     job.watched = True
 
 
+def pause(job: Simulation, dice: random.Random) -> None:
+    """Stopped for a second, several times."""
+    for _ in range(dice.randint(1, 3)):
+        one(job, dice, IS_STOPPED, 1.0)
+        one(job, dice, COMPUTES, dice.uniform(0.01, 0.3))
+
+
+def checkpoint(job: Simulation, dice: random.Random) -> None:
+    """Rank 0 alone writes; a slow disk, or one answer of a storage service, for which every thread waits."""
+    for what in dice.choices([READS_A_DISK, COMPUTES, ASLEEP], k=dice.randint(1, 4)):
+        job.do(what, dice.choice([WAITS, WAITS_QUIETLY]))
+        job.lasts(dice.uniform(0.5, 60))
+
+
 def blind(job: Simulation, dice: random.Random) -> None:
     """The monitor alone is stopped, in the middle of a rank's pause."""
     one(job, dice, IS_STOPPED, 0.5)
@@ -369,7 +331,14 @@ def blind(job: Simulation, dice: random.Random) -> None:
     job.lasts(0.5)
 
 
-DISTURBANCES = (validation, checkpoint, garbage, pause, slow_disk, loader, debugger, suspended, frozen, blind)
+DISTURBANCES: tuple[Callable[[Simulation, random.Random], None], ...] = (
+    *(checkpoint, pause, suspended, frozen, blind),
+    lambda job, dice: everybody(job, COMPUTES, dice.uniform(5, 60)),  # validation
+    lambda job, dice: one(job, dice, COMPUTES, dice.uniform(0.5, 4)),  # garbage is collected
+    lambda job, dice: one(job, dice, READS_A_DISK, dice.uniform(1, 20)),
+    lambda job, dice: one(job, dice, ASLEEP, dice.uniform(0.5, 25)),  # its loader is slow
+    lambda job, dice: one(job, dice, IS_TRACED, dice.uniform(1, 120)),
+)
 
 
 def healthy_steps(count: int, seed: int) -> Simulation:
@@ -491,20 +460,9 @@ def test_a_real_process_that_is_stopped(pair: Callable[..., Pair]) -> None:
     wait_until(lambda: job.look() is None)
 
 
-def test_a_real_process_that_is_paused_for_a_second(pair: Callable[..., Pair]) -> None:
-    job = pair()
-    for _ in range(2):
-        job.processes[0].send_signal(signal.SIGSTOP)
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
-            assert job.look() is None
-        job.processes[0].send_signal(signal.SIGCONT)
-        assert job.look() is None
-
-
 def test_a_real_process_without_its_main_thread(pair: Callable[..., Pair]) -> None:
     job = pair(NO_MAIN_THREAD)
-    wait_until(lambda: _state(job.processes[0]) == "Z")
+    wait_until(lambda: state(job.processes[0]) == "Z")
     sign = job.until_a_sign()
     assert sign.local_rank == 0 and "no main thread" in sign.text
 
@@ -512,28 +470,7 @@ def test_a_real_process_without_its_main_thread(pair: Callable[..., Pair]) -> No
 def test_a_real_process_that_has_ended_and_was_not_waited_for(pair: Callable[..., Pair]) -> None:
     job = pair()
     os.kill(job.processes[0].pid, signal.SIGKILL)
-    wait_until(lambda: _state(job.processes[0]) == "Z")
+    wait_until(lambda: state(job.processes[0]) == "Z")
     end = time.monotonic() + CONFIRM + 2 * PERIOD
     while time.monotonic() < end:
         assert job.look() is None
-
-
-def test_what_a_look_costs(pair: Callable[..., Pair]) -> None:
-    job = pair()
-    board = job.readers[0].snapshot()
-    began = time.process_time()
-    for _ in range(200):
-        sample(board, time.monotonic_ns(), threads=False)
-    assert (time.process_time() - began) / 200 < 0.002
-
-
-def test_threads_of_a_process_that_is_not_there() -> None:
-    assert thread_counts(1 << 30) is None
-    counts = thread_counts(os.getpid())
-    assert counts is not None
-    assert counts[os.getpid()].switches > 0
-
-
-def _state(process: Spawned) -> str:
-    found = proc.stat(process.pid)
-    return found.state if found else "gone"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE, flight_recorder
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import flight_recorder
 from holdfast.incidents import wire
 from holdfast.incidents.capture.stack_request import read_answer
 from holdfast.incidents.evidence import Collective, Missing, StackSource
 from tests.incidents.armed_ranks import Rank
+from tests.incidents.recorder_dumps import rank_answer
 from tests.processes import Spawner
 
 MEET = """
@@ -123,15 +122,6 @@ def test_a_recorder_that_is_off(spawn: Spawner, tmp_path: Path) -> None:
     assert "TORCH_FR_BUFFER_SIZE=0" in " ".join(found.notes)
 
 
-@pytest.fixture
-def rank_answer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rank_answer_of_a_test", f"{PROLOGUE}/rank_answer.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def entry(number: int, name: str = "nccl:all_reduce", **more: object) -> dict[str, object]:
     return {
         "collective_seq_id": number, "p2p_seq_id": 0, "is_p2p": False, "profiling_name": name, "record_id": number,
@@ -140,9 +130,9 @@ def entry(number: int, name: str = "nccl:all_reduce", **more: object) -> dict[st
     }  # fmt: skip
 
 
-def answered(rank_answer: ModuleType, entries: list[dict[str, object]], ranks: list[int]) -> list[Collective]:
+def answered(entries: list[dict[str, object]], ranks: list[int]) -> list[Collective]:
     """What the asker makes of these entries of a recorder."""
-    groups, without = rank_answer._groups({"entries": entries}, {"0": ranks})
+    groups, without = rank_answer()._groups({"entries": entries}, {"0": ranks})
     assert not without
     text = json.dumps({"questions": ["00"], "pid": 1, "complete": True, "threads": [], "groups": groups})
     found = read_answer(text.encode(), "00", 1)
@@ -154,19 +144,19 @@ def send(number: int, name: str = "nccl:send 0->1", **more: object) -> dict[str,
     return entry(0, name, is_p2p=True, p2p_seq_id=number, **{"record_id": number, **more})
 
 
-def test_nccls_numbers_of_collectives_are_as_they_are(rank_answer: ModuleType) -> None:
+def test_nccls_numbers_of_collectives_are_as_they_are() -> None:
     """Sends and receives have numbers of their own there."""
-    found = answered(rank_answer, [entry(5), entry(6), send(7)], [0, 1])
+    found = answered([entry(5), entry(6), send(7)], [0, 1])
     assert [each.sequence for each in found] == [5, 6, 7]
     assert [each.operation for each in found] == ["all_reduce", "all_reduce", "send 0->1"]
     assert {each.backend for each in found} == {"nccl"}
 
 
-def test_sends_count_by_pair_and_have_global_peers(rank_answer: ModuleType) -> None:
+def test_sends_count_by_pair_and_have_global_peers() -> None:
     """torch's number counts all peers: a rank with two neighbours is ahead of both."""
     names = ["nccl:recv 1<-0", "nccl:send 1->2", "nccl:recv 1<-0"]
     entries = [send(number, name, record_id=number) for number, name in enumerate(names)]
-    found = answered(rank_answer, entries, [8, 9, 10])
+    found = answered(entries, [8, 9, 10])
     assert sorted((each.operation, each.sequence, each.peer) for each in found) == [
         ("recv 1<-0", 1, 8),
         ("recv 1<-0", 2, 8),
@@ -175,41 +165,41 @@ def test_sends_count_by_pair_and_have_global_peers(rank_answer: ModuleType) -> N
     assert all(each.p2p for each in found)
 
 
-def test_a_batch_of_sends_has_the_state_of_its_end(rank_answer: ModuleType) -> None:
+def test_a_batch_of_sends_has_the_state_of_its_end() -> None:
     """torch keeps the state of a batch in the entry `coalesced` alone: its parts seem to wait forever."""
     for state in ("completed", "started"):
         parts = [send(3, "nccl:send 0->1", state="scheduled"), send(3, "nccl:recv 0<-1", state="scheduled")]
-        found = answered(rank_answer, [*parts, send(3, "nccl:coalesced", state=state)], [0, 1])
+        found = answered([*parts, send(3, "nccl:coalesced", state=state)], [0, 1])
         assert {(each.operation, each.state) for each in found} == {
             ("send 0->1", state),
             ("recv 0<-1", state),
         }
     collectives = [entry(4, "nccl:_all_gather_base", state="scheduled") for _ in range(3)]
-    (one,) = answered(rank_answer, [*collectives, entry(4, "nccl:coalesced", state="completed")], [0, 1])
+    (one,) = answered([*collectives, entry(4, "nccl:coalesced", state="completed")], [0, 1])
     operations = "_all_gather_base,_all_gather_base,_all_gather_base"
     assert (one.operation, one.state, one.sequence) == (f"coalesced[{operations}]", "completed", 4)
 
 
-def test_the_oldest_pending_and_the_newest_are_kept(rank_answer: ModuleType) -> None:
+def test_the_oldest_pending_and_the_newest_are_kept() -> None:
     """NCCL enqueues ahead: the stuck one is far behind the newest."""
     entries = [
         entry(n, state="completed" if n <= 40 else "started" if n == 41 else "scheduled")
         for n in range(1, 201)
     ]
-    found = answered(rank_answer, entries, [0, 1])
+    found = answered(entries, [0, 1])
     assert len(found) == 16 and [each.sequence for each in found][:3] == [40, 41, 42]
     assert found[1].state == "started" and found[-1].sequence == 200
     assert wire.decisive(found) == (found[0], found[1], found[-1])
 
 
-def test_members_of_thousands_of_ranks_are_all_named(rank_answer: ModuleType) -> None:
+def test_members_of_thousands_of_ranks_are_all_named() -> None:
     for ranks in (list(range(16_384)), list(range(3, 16_384, 8)), [5], [1, 0, 7], []):
-        (found,) = answered(rank_answer, [entry(1)], ranks)
+        (found,) = answered([entry(1)], ranks)
         assert list(found.members) == ranks
-        assert len(json.dumps(rank_answer._runs(ranks))) < 50
+        assert len(json.dumps(rank_answer()._runs(ranks))) < 50
 
 
-def test_an_answer_stays_small(rank_answer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [[1024, 1024]] * 500
     entries = [
         entry(number, process_group=[str(group), "x" * 500], input_sizes=sizes)
@@ -217,9 +207,9 @@ def test_an_answer_stays_small(rank_answer: ModuleType, monkeypatch: pytest.Monk
         for number in range(50)
     ]
     members = {str(group): list(range(0, 4096, 3)) for group in range(100)}
-    told = rank_answer._groups({"entries": entries}, members)[0]
-    monkeypatch.setattr(rank_answer, "collectives", lambda: (told, "", ""))
-    texts = list(rank_answer.answers(["00"]))
+    told = rank_answer()._groups({"entries": entries}, members)[0]
+    monkeypatch.setattr(rank_answer(), "collectives", lambda: (told, "", ""))
+    texts = list(rank_answer().answers(["00"]))
     assert all(len(text) < 256_000 for text in texts)
     found = read_answer(texts[-1].encode(), "00", json.loads(texts[-1])["pid"])
     assert found is not None and found.complete and found.collectives

@@ -8,10 +8,8 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -26,7 +24,7 @@ from holdfast.incidents.evidence import BoardFacts, Case, RingEvent
 from holdfast.incidents.report.page import GROUPS, SHADES, WINDOW, bars, page
 from holdfast.incidents.verdict import Activity, Judgement, Kind
 from tests.incidents.cases_for_reports import NAMES, hang, judged, large, reading
-from tests.incidents.test_report_text import CASES, JUDGEMENTS
+from tests.incidents.evidence_strategies import ANY_CASES, ANY_JUDGEMENTS
 from tests.processes import wait_until
 
 EXAMPLES: dict[str, Callable[[], tuple[Case, Judgement]]] = {
@@ -91,7 +89,7 @@ def test_page_texts_of_ranks_are_escaped() -> None:
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
-@given(CASES, JUDGEMENTS, st.booleans())
+@given(ANY_CASES, ANY_JUDGEMENTS, st.booleans())
 def test_page_of_any_evidence_is_whole(case: Case, judgement: Judgement, by_rules: bool) -> None:
     assert read(page(case, judge(case) if by_rules else judgement)).loads == []
 
@@ -122,10 +120,6 @@ def test_page_stacks_have_a_line_for_each_call() -> None:
     text = read(page(case, judgement)).text
     for frame in case.ranks[5].stacks[0].frames:
         assert f"\n{frame.function}  {frame.file}:{frame.line}\n" in f"\n{text}"
-
-
-def test_page_traceback_is_not_repeated_as_stderr() -> None:
-    assert read(page(*judged("exception"))).text.count("raise ValueError") == 1
 
 
 def test_page_legend_has_what_the_squares_show() -> None:
@@ -208,55 +202,6 @@ def removed(folder: str) -> bool:
     """What still ends may still write there."""
     shutil.rmtree(folder, ignore_errors=True)
     return not os.path.exists(folder)
-
-
-def pixels(png: Path) -> tuple[int, int, list[bytes]]:
-    """Width, height and rows of an RGB(A) picture, unfiltered; enough of PNG for what the browser writes."""
-    raw = png.read_bytes()
-    width, height, _, kind = struct.unpack(">IIBB", raw[16:26])
-    depth = {2: 3, 6: 4}[kind]
-    body, at = b"", 8
-    while at < len(raw):
-        (size,) = struct.unpack(">I", raw[at : at + 4])
-        body += raw[at + 8 : at + 8 + size] if raw[at + 4 : at + 8] == b"IDAT" else b""
-        at += size + 12
-    data, rows, before = zlib.decompress(body), [], bytes(width * depth)
-    for y in range(height):
-        line = bytearray(data[y * (width * depth + 1) + 1 : (y + 1) * (width * depth + 1)])
-        _unfilter(data[y * (width * depth + 1)], line, before, depth)
-        before = bytes(line)
-        rows.append(before)
-    return width, height, [b"".join(row[x : x + 3] for x in range(0, len(row), depth)) for row in rows]
-
-
-def _unfilter(kind: int, line: bytearray, up: bytes, depth: int) -> None:
-    for x in range(len(line)):
-        left = line[x - depth] if x >= depth else 0
-        corner = up[x - depth] if x >= depth else 0
-        guess = left + up[x] - corner
-        paeth = min((left, up[x], corner), key=lambda each: abs(guess - each))
-        line[x] = (line[x] + (0, left, up[x], (left + up[x]) // 2, paeth)[kind]) & 255
-
-
-def shown(tmp_path: Path, html: str, width: int, height: int, *, dark: bool = False) -> list[bytes]:
-    picture = tmp_path / "page.png"
-    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    browse(tmp_path, html, f"--window-size={width},{height}", f"--screenshot={picture}", *scheme)
-    *size, rows = pixels(picture)
-    assert size == [width, height]
-    return rows
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dark", "background", "culprit"), [(False, 251, (200, 16, 46)), (True, 22, (255, 90, 110))]
-)
-def test_it_is_light_or_dark_as_the_reader_has_it(
-    tmp_path: Path, dark: bool, background: int, culprit: tuple[int, int, int]
-) -> None:
-    rows = shown(tmp_path, page(*hang()), 480, 1200, dark=dark)
-    assert rows[2][6] == background
-    assert any(bytes(culprit) * 8 in row for row in rows), "no square has the culprit's colour"
 
 
 @pytest.mark.slow

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from holdfast.incidents.evidence import (
-    CRASH,
-    DIAGNOSE,
-    EARLY,
-    Case,
-    Child,
-    Frame,
-    Missing,
-    OpenSection,
-    Process,
-    RankEvidence,
-    StackSource,
-    SystemCall,
-    Target,
-    Thread,
-)
+from holdfast.incidents import evidence as E
 from holdfast.incidents.rules.signatures import activity
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
-from tests.incidents.cases import STACKS, board, case, ended, entry, frames, judge, limit, node, process, rank
+from tests.incidents.cases import (
+    STACKS,
+    board,
+    case,
+    ended,
+    entry,
+    expect,
+    frames,
+    judge,
+    limit,
+    node,
+    process,
+    rank,
+)
 
 WAITS = [
-    "all_reduce",
-    "barrier",
-    "all_gather_object",
-    "monitored_barrier",
-    "backward",
-    "ddp_forward",
-    "ddp_init",
-    "fsdp",
+    *(
+        "all_reduce",
+        "barrier",
+        "all_gather_object",
+        "monitored_barrier",
+        "backward",
+        "ddp_forward",
+        "ddp_init",
+    ),
+    *("fsdp", "init", "new_group", "dcp_save"),
 ]
 DOES = {
     "sleep": "user_code",
@@ -81,7 +82,7 @@ def test_the_one_rank_outside_of_the_collective_is_named_with_what_it_does(where
     assert verdict.followers == (0, 1, 3) and verdict.node == "a"
 
 
-@pytest.mark.parametrize("wait", [*WAITS, "init", "new_group", "dcp_save"])
+@pytest.mark.parametrize("wait", WAITS)
 def test_each_way_to_wait_for_peers_is_recognised(wait: str) -> None:
     verdict = one_outside("sleep", wait)
 
@@ -92,233 +93,205 @@ def test_each_way_to_wait_for_peers_is_recognised(wait: str) -> None:
 @pytest.mark.parametrize("state", ["T", "t"])
 def test_a_stopped_rank_is_to_blame_wherever_it_is(where: str, state: str) -> None:
     stopped = rank(1, where, process=process("sleep", state=state))
-    verdict = judge(case(rank(0), stopped, rank(2, "sleep")))
 
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "stopped", HIGH)
-
-
-def test_a_rank_in_the_kernel_is_named_with_the_file() -> None:
-    call = SystemCall("read", Target.FILE, "/nfs/part-7 (nfs4)")
-    stuck = rank(1, "read", process=process("read", state="D", system_call=call))
-    verdict = judge(case(rank(0), stuck))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "uninterruptible", HIGH)
-    assert "/nfs/part-7" in verdict.sentence
+    expect(case(rank(0), stopped, rank(2, "sleep")), (1, "stopped", HIGH))
 
 
-def test_one_sample_in_state_d_is_no_proof() -> None:
-    stuck = rank(1, "read", process=process("read", state="D", sampled_over=0.0))
-
-    assert judge(case(rank(0), stuck)).confidence == MEDIUM
-
-
-def test_a_stopped_loader_worker_is_a_matter_of_data_loading() -> None:
-    workers = (Child(88, "python", "S"), Child(89, "python", "T"))
-    verdict = judge(case(rank(0), rank(1, "loader", process=process("loader", children=workers))))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "data_loading", HIGH)
-
-
-@pytest.mark.parametrize("source", [StackSource.SIGNAL, StackSource.PY_SPY])
+@pytest.mark.parametrize("source", [E.StackSource.SIGNAL, E.StackSource.PY_SPY])
 @pytest.mark.parametrize("where", ["busy", "sleep", "all_reduce"])
 def test_a_rank_whose_helper_does_not_answer_holds_the_interpreter_lock(
-    where: str, source: StackSource
+    where: str, source: E.StackSource
 ) -> None:
-    silent = rank(1, where, stacks_from=source, no_collectives=Missing.NO_ANSWER)
-    verdict = judge(case(rank(0), silent, rank(2)))
+    silent = rank(1, where, stacks_from=source, no_collectives=E.Missing.NO_ANSWER)
 
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "gil", HIGH)
-
-
-def test_where_no_helper_answers_the_machine_may_have_no_time_for_them() -> None:
-    ranks = [
-        replace(rank(0), stacks_from=StackSource.PY_SPY),
-        rank(1, "busy", stacks_from=StackSource.PY_SPY, no_collectives=Missing.NO_ANSWER),
-    ]
-
-    assert judge(case(*ranks)).confidence == MEDIUM
+    expect(case(rank(0), silent, rank(2)), (1, "gil", HIGH))
 
 
-@pytest.mark.parametrize("where", ["sleep", "busy"])
-def test_only_an_answer_of_its_own_proves_that_the_interpreter_lock_is_free(where: str) -> None:
-    verdict = judge(case(rank(0), rank(1, where, stacks_from=StackSource.PY_SPY)))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
+def reading(**changes: Any) -> E.Case:
+    """Rank 1 is in state D in a read."""
+    return case(rank(0), rank(1, "read", process=process("read", state="D", **changes)))
 
 
-def test_a_rank_without_a_helper_thread_says_nothing_of_the_interpreter_lock() -> None:
-    bare = rank(1, "busy", stacks_from=StackSource.SIGNAL, no_collectives=Missing.NO_HELPER)
-
-    assert judge(case(rank(0), bare)).kind == "user_code"
-
-
-def test_a_rank_that_tells_its_threads_but_no_main_thread_is_at_its_exit() -> None:
-    other = Thread("loader", frames(STACKS["event"]))
-    verdict = judge(case(rank(0), rank(1, stacks=(other,)), rank(2, stacks=())))
-
-    assert (verdict.kind, verdict.rank) == ("shutdown", 1)
-
-
-def test_a_pipe_shared_with_a_child_is_a_wait_for_the_child() -> None:
-    shared = process("pipe", system_call=SystemCall("read", Target.CHILD_PIPE, "pipe:[77]", pid=71))
-
-    assert judge(case(rank(0), rank(1, "pipe", process=shared))).kind == "child"
-
-
-def test_a_sleep_inside_a_checkpoint_is_the_programs_own() -> None:
-    section = board(sections=(OpenSection("checkpointing", 31.0),))
-
-    assert judge(case(rank(0), rank(1, "sleep", board=section))).kind == "user_code"
-    assert judge(case(rank(0), rank(1, "read", board=section))).kind == "checkpoint_io"
-
-
-@pytest.mark.parametrize("name", ["data_loading", "ckpt", "fetch_batch"])
-def test_a_name_of_the_programs_own_section_explains_nothing(name: str) -> None:
-    section = board(sections=(OpenSection("step", 32.0), OpenSection(name, 31.0)))
-    verdict = judge(case(rank(0), rank(1, "sleep", board=section)))
-
-    assert verdict.kind == "user_code" and f"in section '{name}'" in verdict.sentence
-
-
-def test_a_native_wait_that_the_recorder_knows_is_a_collective() -> None:
-    done = entry(4, state="completed", ago=40.0)
-    waiting = rank(0, "async", collectives=(done, entry(5)))
-
-    assert judge(case(waiting, rank(1, "lock"))).rank == 1
-
-
-def test_most_ranks_at_one_native_wait_wait_for_the_other() -> None:
-    verdict = judge(case(*(rank(number, "async") for number in range(3)), rank(3, "sleep")))
-
-    assert (verdict.rank, verdict.kind) == (3, "user_code")
-
-
-def test_the_holder_of_a_file_lock_is_named() -> None:
-    holder = rank(0, "sleep", pid=4711)
-    verdict = judge(case(holder, rank(1, "flock"), rank(2)))
-
-    assert (verdict.rank, verdict.kind) == (0, "user_code")
-    assert verdict.followers == (1, 2)
-
-
-def test_a_holder_that_waits_in_the_collective_is_not_what_the_others_wait_for() -> None:
-    verdict = judge(case(rank(0, pid=4711), rank(1, "flock"), rank(2)))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "lock", HIGH)
-
-
-def test_of_several_outside_the_one_at_an_earlier_step_is_named_without_certainty() -> None:
-    late = rank(1, "sleep", board=board(9))
-    verdict = judge(case(rank(0), late, rank(2, "busy")))
-
-    assert (verdict.rank, verdict.confidence) == (1, MEDIUM)
-
-
-def test_only_members_of_the_group_can_be_missing_from_it() -> None:
-    waits = rank(0, collectives=(entry(7, group="tp", members=(0, 1)),))
-    verdict = judge(case(waits, rank(1, "queue"), rank(2, "http"), rank(3, "busy")))
-
-    assert (verdict.rank, verdict.kind) == (1, "lock")
-
-
-def test_the_last_rank_that_does_not_end_is_at_its_shutdown() -> None:
-    verdict = judge(case(ended(0, 0), ended(1, 0), rank(2, "exit")))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "shutdown", HIGH)
-
-
-def test_a_rank_that_ended_with_0_is_named_by_those_that_wait_for_it() -> None:
-    verdict = judge(case(rank(0), ended(1, 0), rank(2), rank(3)))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "early_exit", HIGH)
-    assert verdict.followers == (0, 2, 3)
-
-
-def test_the_one_that_waits_for_ranks_that_are_done_has_made_one_collective_more() -> None:
-    verdict = judge(case(ended(0, 0), ended(1, 0), rank(2), ended(3, 0)))
-
-    assert (verdict.rank, verdict.kind) == (2, "mismatched_collective")
-
-
-def test_ranks_whom_the_monitor_ended_are_judged_by_what_they_did_before() -> None:
-    killed = ended(0, 0).exit
-    assert killed is not None
-    both = [
-        replace(each, exit=replace(killed, status=-9, asked=True)) for each in (rank(0), rank(1, "queue"))
-    ]
-
-    assert (judge(case(*both)).rank, judge(case(*both)).kind) == (1, "lock")
-
-
-def test_ranks_that_wait_to_meet_one_that_still_imports() -> None:
-    verdict = judge(case(rank(0, "init"), rank(1, "importing", board=None), rank(2, "init")))
-
-    assert (verdict.rank, verdict.kind) == (1, "startup")
-
-
-def test_all_wait_and_a_node_has_told_nothing() -> None:
-    verdict = judge(case(rank(0), rank(1), nodes=2, world_size=4))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "elsewhere", MEDIUM)
-
-
-def test_the_culprit_on_the_second_node_is_found_for_both() -> None:
-    here = node(rank(0), rank(1), nodes=2, world_size=4, accused=0)
-    there = node(
-        rank(2), rank(3, "torch_save"), name="b", node_rank=1, nodes=2, world_size=4, trigger="elsewhere"
+def in_section(where: str, *names: str) -> E.Case:
+    """Rank 1 is in these sections."""
+    return case(
+        rank(0), rank(1, where, board=board(sections=tuple(E.OpenSection(name, 31.0) for name in names)))
     )
-    verdict = judge(Case((here, there)))
-
-    assert (verdict.rank, verdict.node, verdict.kind, verdict.confidence) == (3, "b", "checkpoint_io", HIGH)
-    assert verdict == judge(Case((there, here)))
 
 
-def test_a_rank_without_a_stack_is_missing_for_an_unknown_reason() -> None:
-    verdict = judge(case(rank(0), rank(1, "", process=None), rank(2)))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "missing_collective", MEDIUM)
-
-
-def test_without_any_stack_the_one_that_sleeps_is_likely() -> None:
-    verdict = judge(case(rank(0, ""), rank(1, "", process=process("sleep")), rank(2, "")))
-
-    assert (verdict.rank, verdict.kind) == (1, "user_code")
-    assert verdict.confidence != HIGH
+def importing(function: str) -> E.Case:
+    """Rank 1 imports `torch.distributed`, which calls no collective."""
+    stack = f"{function} (torch/distributed/distributed_c10d.py:250)\n" + STACKS["own_import"]
+    return case(rank(0, "init"), rank(1, "busy", stacks=(E.Thread("MainThread", frames(stack), main=True),)))
 
 
-def test_without_anything_but_boards_the_one_at_an_earlier_step_is_behind() -> None:
-    blind = [rank(number, "", process=None, board=board(10 - (number == 1))) for number in range(3)]
-    verdict = judge(case(*blind))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "behind", MEDIUM)
-
-
-def test_one_rank_alone_that_has_passed_its_limit() -> None:
-    verdict = judge(case(rank(0, "queue", passed=limit())))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (0, "lock", HIGH)
-
-
-def test_ranks_that_all_compute_may_only_be_slow() -> None:
-    assert judge(case(rank(0, "busy", passed=limit()), rank(1, "busy"))).kind == "slow"
-
-
-def test_a_limit_that_was_too_short_accuses_nobody() -> None:
-    moving = [
-        rank(number, where, board=board(moved=True)) for number, where in enumerate(["sleep", "all_reduce"])
-    ]
-    verdict = judge(case(replace(moving[0], passed=limit()), moving[1]))
-
-    assert (verdict.rank, verdict.kind) == (None, "slow")
-
-
+KILLED = E.Exit(-9, ago=0.1, asked=True)
+WORKERS = (E.Child(88, "python", "S"), E.Child(89, "python", "T"))
+SHARED_PIPE = E.SystemCall("read", E.Target.CHILD_PIPE, "pipe:[77]", pid=71)
 SLOW = [rank(number, "sleep", collectives=(entry(90 + number, ago=0.05),)) for number in range(3)]
+NFS = E.SystemCall("read", E.Target.FILE, "/nfs/part-7 (nfs4)")
+HTTPS = E.SystemCall("epoll_wait", E.Target.SOCKET, "socket:[9]", "10.0.0.7:443")
+QUIET = board(silent=2.0)
+HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
+    "blocked in the kernel": (reading(system_call=NFS), (1, "uninterruptible", HIGH, "/nfs/part-7")),
+    "one sample in state D": (reading(sampled_over=0.0), (1, "uninterruptible", MEDIUM)),
+    "a stopped worker of the loader": (
+        case(rank(0), rank(1, "loader", process=process("loader", children=WORKERS))),
+        (1, "data_loading", HIGH),
+    ),
+    "no helper answers, the machine may have no time for them": (
+        case(
+            rank(0, stacks_from=E.StackSource.PY_SPY),
+            rank(1, "busy", stacks_from=E.StackSource.PY_SPY, no_collectives=E.Missing.NO_ANSWER),
+        ),
+        (1, "gil", MEDIUM),
+    ),
+    "sleeps, without an answer of its own": (
+        case(rank(0), rank(1, "sleep", stacks_from=E.StackSource.PY_SPY)),
+        (1, "user_code", MEDIUM),
+    ),
+    "computes, without an answer of its own": (
+        case(rank(0), rank(1, "busy", stacks_from=E.StackSource.PY_SPY)),
+        (1, "user_code", MEDIUM),
+    ),
+    "computes, without a helper thread": (
+        case(rank(0), rank(1, "busy", stacks_from=E.StackSource.SIGNAL, no_collectives=E.Missing.NO_HELPER)),
+        (1, "user_code"),
+    ),
+    "threads, and no main thread": (
+        case(rank(0), rank(1, stacks=(E.Thread("loader", frames(STACKS["event"])),)), rank(2, stacks=())),
+        (1, "shutdown"),
+    ),
+    "a pipe shared with a child": (
+        case(rank(0), rank(1, "pipe", process=process("pipe", system_call=SHARED_PIPE))),
+        (1, "child"),
+    ),
+    "a sleep in a checkpoint": (in_section("sleep", "checkpointing"), (1, "user_code")),
+    "a read in a checkpoint": (in_section("read", "checkpointing"), (1, "checkpoint_io")),
+    **{
+        f"a section named {name}": (
+            in_section("sleep", "step", name),
+            (1, "user_code", HIGH, f"in section '{name}'"),
+        )
+        for name in ("data_loading", "ckpt", "fetch_batch")
+    },
+    "a native wait that the recorder knows": (
+        case(
+            rank(0, "async", collectives=(entry(4, state="completed", ago=40.0), entry(5))), rank(1, "lock")
+        ),
+        (1, "lock"),
+    ),
+    "most ranks at one native wait": (
+        case(*(rank(number, "async") for number in range(3)), rank(3, "sleep")),
+        (3, "user_code"),
+    ),
+    "a native wait beside a sleep, without a recorder": (
+        case(rank(0, "async"), rank(1, "sleep")),
+        (1, "user_code", MEDIUM),
+    ),
+    "the holder of a file lock sleeps": (
+        case(rank(0, "sleep", pid=4711), rank(1, "flock"), rank(2)),
+        (0, "user_code", MEDIUM, "", (1, 2)),
+    ),
+    "the holder of a file lock at an unknown place": (
+        case(rank(0, "", pid=4711), rank(1, "flock"), rank(2)),
+        (0, "lock"),
+    ),
+    "the holder of a file lock waits in the collective": (
+        case(rank(0, pid=4711), rank(1, "flock"), rank(2)),
+        (1, "lock", HIGH),
+    ),
+    "two outside, one a step behind": (
+        case(rank(0), rank(1, "sleep", board=board(9)), rank(2, "busy")),
+        (1, "user_code", MEDIUM),
+    ),
+    "only members of the group can be missing": (
+        case(
+            rank(0, collectives=(entry(7, group="tp", members=(0, 1)),)),
+            *(rank(1, "queue"), rank(2, "http"), rank(3, "busy")),
+        ),
+        (1, "lock"),
+    ),
+    "the last rank does not end": (case(ended(0, 0), ended(1, 0), rank(2, "exit")), (2, "shutdown", HIGH)),
+    "a rank computes at its exit, on a busy machine": (
+        case(rank(0), rank(1), rank(2, "exit", process=process("busy"))),
+        (2, "shutdown", MEDIUM),
+    ),
+    "a rank ended with 0, the others wait for it": (
+        case(rank(0), ended(1, 0), rank(2), rank(3)),
+        (1, "early_exit", HIGH, "", (0, 2, 3)),
+    ),
+    "native waits for a rank that ended": (
+        case(rank(0, "async"), ended(1, 0, ago=30.0), rank(2, "async")),
+        (1, "early_exit", MEDIUM),
+    ),
+    "one waits for ranks that are done": (
+        case(ended(0, 0), ended(1, 0), rank(2), ended(3, 0)),
+        (2, "mismatched_collective"),
+    ),
+    "the monitor has ended both": (case(rank(0, exit=KILLED), rank(1, "queue", exit=KILLED)), (1, "lock")),
+    "one still imports": (
+        case(rank(0, "init"), rank(1, "importing", board=None), rank(2, "init")),
+        (1, "startup"),
+    ),
+    "one imports torch.distributed": (importing("<module>"), (1, "startup")),
+    "one imports a class of torch.distributed": (importing("Backend"), (1, "startup")),
+    "a node has told nothing": (case(rank(0), rank(1), nodes=2, world_size=4), (None, "elsewhere", MEDIUM)),
+    "no stack of one": (case(rank(0), rank(1, "", process=None), rank(2)), (1, "missing_collective", MEDIUM)),
+    "no stack of any, one sleeps": (
+        case(rank(0, ""), rank(1, "", process=process("sleep")), rank(2, "")),
+        (1, "user_code", MEDIUM),
+    ),
+    "nothing but boards, one a step behind": (
+        case(*(rank(number, "", process=None, board=board(10 - (number == 1))) for number in range(3))),
+        (1, "behind", MEDIUM),
+    ),
+    "one rank alone": (case(rank(0, "queue", passed=limit())), (0, "lock", HIGH)),
+    "all compute": (case(rank(0, "busy", passed=limit()), rank(1, "busy")), (None, "slow")),
+    "the limit was too short": (
+        case(rank(0, "sleep", board=board(moved=True), passed=limit()), rank(1, board=board(moved=True))),
+        (None, "slow"),
+    ),
+    "all come to one collective after another": (
+        case(replace(SLOW[0], passed=limit()), *SLOW[1:]),
+        (None, "slow", MEDIUM),
+    ),
+    "all in the same collective": (case(rank(0), rank(1)), (None, "unknown", LOW)),
+    "no node": (E.Case(), (None, "unknown")),
+    "asked for, silent for long": (
+        case(rank(0), rank(1, "sleep"), trigger=E.DIAGNOSE, accused=None),
+        (1, "user_code", MEDIUM),
+    ),
+    "asked for, without boards": (
+        case(rank(0, board=None), rank(1, "sleep", board=None), trigger=E.DIAGNOSE, accused=None),
+        (1, "user_code", LOW),
+    ),
+    "asked for, silent for a moment": (
+        case(rank(0, board=QUIET), rank(1, "sleep", board=QUIET), trigger=E.DIAGNOSE, accused=None),
+        (1, "user_code", LOW),
+    ),
+    "an early sign of a stopped rank": (
+        case(
+            *(rank(0, board=QUIET), rank(1, process=process(state="T"), board=QUIET)),
+            trigger=E.EARLY,
+            accused=1,
+        ),
+        (1, "stopped", HIGH),
+    ),
+    "a process is gone": (
+        case(rank(0), rank(1, "", process=process(state="gone")), trigger=E.CRASH),
+        (1, "exit", MEDIUM),
+    ),
+    "an event loop waits for a connection": (
+        case(rank(0), rank(1), rank(2, "asyncio", process=process("asyncio", system_call=HTTPS))),
+        (2, "network", MEDIUM, "10.0.0.7:443"),
+    ),
+}
 
 
-def test_ranks_that_come_to_one_collective_after_another_are_slow() -> None:
-    verdict = judge(case(replace(SLOW[0], passed=limit()), *SLOW[1:]))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "slow", MEDIUM)
+@pytest.mark.parametrize("name", HANGS)
+def test_hang_has_the_verdict(name: str) -> None:
+    expect(*HANGS[name])
 
 
 @pytest.mark.parametrize(
@@ -331,115 +304,51 @@ def test_ranks_that_come_to_one_collective_after_another_are_slow() -> None:
     ],
     ids=["stands", "tells nothing", "has given a sign", "is stopped"],
 )
-def test_one_of_whom_that_cannot_be_said_is_enough_to_look_further(changes: dict[str, object]) -> None:
-    verdict = judge(case(*SLOW[:2], replace(SLOW[2], **changes)))  # type: ignore[arg-type]
-
-    assert verdict.kind != "slow"
+def test_one_of_whom_that_cannot_be_said_is_enough_to_look_further(changes: dict[str, Any]) -> None:
+    assert judge(case(*SLOW[:2], replace(SLOW[2], **changes))).kind != "slow"
 
 
-def test_all_in_the_same_collective_cannot_be_told() -> None:
-    verdict = judge(case(rank(0), rank(1)))
+def test_the_culprit_on_the_second_node_is_found_for_both() -> None:
+    more: dict[str, Any] = {"nodes": 2, "world_size": 4}
+    here = node(rank(0), rank(1), accused=0, **more)
+    there = node(rank(2), rank(3, "torch_save"), name="b", node_rank=1, trigger="elsewhere", **more)
+    verdict = judge(E.Case((here, there)))
 
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (None, "unknown", LOW)
-
-
-@pytest.mark.parametrize("boards", [None, board(silent=0.1)])
-def test_a_diagnosis_of_a_job_that_nobody_suspects_guesses_at_most(boards: object) -> None:
-    ranks: list[RankEvidence] = [replace(each, board=boards) for each in (rank(0), rank(1, "sleep"))]  # type: ignore[arg-type]
-    verdict = judge(case(*ranks, trigger=DIAGNOSE, accused=None))
-
-    assert verdict.confidence == LOW or verdict.rank is None
-
-
-def test_a_diagnosis_of_a_job_that_has_long_been_silent_names_the_likely_rank() -> None:
-    verdict = judge(case(rank(0), rank(1, "sleep"), trigger=DIAGNOSE, accused=None))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
-
-
-def test_an_early_sign_of_a_stopped_rank() -> None:
-    stopped = rank(1, process=process(state="T"), board=board(silent=2.0))
-    verdict = judge(case(rank(0, board=board(silent=2.0)), stopped, trigger=EARLY, accused=1))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "stopped", HIGH)
-
-
-def test_a_process_that_is_gone_without_a_word() -> None:
-    verdict = judge(case(rank(0), rank(1, "", process=process(state="gone")), trigger=CRASH))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "exit", MEDIUM)
-
-
-def test_without_a_recorder_a_native_wait_is_no_reason_beside_a_rank_that_sleeps() -> None:
-    verdict = judge(case(rank(0, "async"), rank(1, "sleep")))
-
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (1, "user_code", MEDIUM)
-
-
-@pytest.mark.parametrize("function", ["<module>", "Backend"])
-def test_torch_distributed_while_it_is_imported_is_no_collective(function: str) -> None:
-    stack = f"{function} (torch/distributed/distributed_c10d.py:250)\n" + STACKS["own_import"]
-    importing = (Thread("MainThread", frames(stack), main=True),)
-
-    assert judge(case(rank(0, "init"), rank(1, "busy", stacks=importing))).kind == "startup"
-
-
-def test_a_connection_of_the_event_loop_shows_for_whom_it_waits() -> None:
-    call = SystemCall("epoll_wait", Target.SOCKET, "socket:[9]", "10.0.0.7:443")
-    waits = rank(2, "asyncio", process=process("asyncio", system_call=call))
-    verdict = judge(case(*(rank(number) for number in (0, 1)), waits))
-
-    assert (verdict.rank, verdict.kind) == (2, "network")
-    assert "10.0.0.7:443" in verdict.sentence
-
-
-@pytest.mark.parametrize(
-    ("where", "kind"), [("sleep", "user_code"), ("", "lock")], ids=["in its own code", "unknown"]
-)
-def test_the_holder_of_a_file_lock_does_what_its_stack_shows(where: str, kind: str) -> None:
-    holder = rank(0, where, pid=4711)
-    assert judge(case(holder, rank(1, "flock"), rank(2))).kind == kind
-
-
-def test_a_rank_that_computes_at_its_exit_may_be_about_to_end() -> None:
-    """On a machine that has too much to do an exit takes longer than a limit."""
-    ends = rank(2, "exit", process=process("busy"))
-    verdict = judge(case(rank(0), rank(1), ends))
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "shutdown", MEDIUM)
-    assert judge(case(rank(0), rank(1), rank(2, "exit"))).confidence == HIGH
+    assert (verdict.rank, verdict.node, verdict.kind, verdict.confidence) == (3, "b", "checkpoint_io", HIGH)
+    assert verdict == judge(E.Case((there, here)))
 
 
 # -- what keeps the process of a rank that is at its exit, from its stacks and children ------------------------
 
 
 LIB = "/usr/lib/python3.11"
-SHUTDOWN = (Frame("_shutdown", f"{LIB}/threading.py", 1590),)
+SHUTDOWN = (E.Frame("_shutdown", f"{LIB}/threading.py", 1590),)
 JOIN = (
-    Frame("wait", f"{LIB}/multiprocessing/popen_fork.py", 43),
-    Frame("_exit_function", f"{LIB}/multiprocessing/util.py", 360),
+    E.Frame("wait", f"{LIB}/multiprocessing/popen_fork.py", 43),
+    E.Frame("_exit_function", f"{LIB}/multiprocessing/util.py", 360),
 )
-UPLOAD = (Frame("upload", "/job/train.py", 12), Frame("run", f"{LIB}/threading.py", 982))
+UPLOAD = (E.Frame("upload", "/job/train.py", 12), E.Frame("run", f"{LIB}/threading.py", 982))
 
 
-def main(*frames: Frame) -> Thread:
-    return Thread("MainThread", frames, main=True)
+def main(*frames: E.Frame) -> E.Thread:
+    return E.Thread("MainThread", frames, main=True)
 
 
 @pytest.mark.parametrize(
     ("threads", "children", "expected"),
     [
         (
-            [main(*SHUTDOWN), Thread("up", UPLOAD, daemon=False), Thread("log", UPLOAD, daemon=True)],
+            [main(*SHUTDOWN), E.Thread("up", UPLOAD, daemon=False), E.Thread("log", UPLOAD, daemon=True)],
             (),
             "is at its exit: it waits for thread 'up', which is in job/train.py:12 upload()",
         ),
         (
             [main(*JOIN)],
-            (Child(71, "python worker.py"),),
+            (E.Child(71, "python worker.py"),),
             "is at its exit: it waits for its child process 71 (python worker.py)",
         ),
         (
-            [main(*SHUTDOWN), *(Thread(str(n), UPLOAD, daemon=False) for n in range(5))],
+            [main(*SHUTDOWN), *(E.Thread(str(n), UPLOAD, daemon=False) for n in range(5))],
             (),
             "is at its exit: it waits for thread '0', which is in job/train.py:12 upload(), "
             "thread '1', which is in job/train.py:12 upload(), thread '2', which is in job/train.py:12 upload() "
@@ -455,6 +364,6 @@ def main(*frames: Frame) -> Thread:
         ([], (), "is at an unknown place"),
     ],
 )
-def test_kept_by_is_named(threads: list[Thread], children: tuple[Child, ...], expected: str) -> None:
-    rank = RankEvidence(0, 0, 7, "a", process=Process(children=children), stacks=tuple(threads))
+def test_kept_by_is_named(threads: list[E.Thread], children: tuple[E.Child, ...], expected: str) -> None:
+    rank = E.RankEvidence(0, 0, 7, "a", process=E.Process(children=children), stacks=tuple(threads))
     assert activity(rank).text == expected

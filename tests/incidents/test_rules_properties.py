@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import json
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,8 @@ from holdfast.incidents import rules
 from holdfast.incidents.evidence import Case
 from holdfast.incidents.verdict import HIGH, KINDS
 from holdfast.incidents.wire import SCHEMA, encoded, node_of, packed, unpacked
-from tests.incidents.cases import board, case, entry, judge, node, process, rank
+from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, node, process, rank
 from tests.incidents.evidence_strategies import CASES, NODES, TEXTS, WORDS, scrambled
-from tests.incidents.fragments import collective, dead, raised
-from tests.incidents.fragments import rank as old_rank
-from tests.incidents.large_job import CULPRIT, decoded_job
 
 
 def _numbered(one: E.NodeEvidence, at: int) -> E.NodeEvidence:
@@ -110,8 +109,22 @@ OLD: dict[str, Any] = {
     "trigger": "hang",
     "notes": ["Killed process 88 (python)"],
     "ranks": [
-        old_rank(0, ("step", "/home/u/train.py", 4), collectives=[collective(1), collective(2, "started")]),
-        dead(1, -9, lines=("Connection refused",), raised=raised("RuntimeError", "timed out", worker=3)),
+        {
+            **{"rank": 0, "local_rank": 0, "pid": 100, "node": "a", "stacks_from": "the rank itself"},
+            "board": {"connected": True, "heartbeats": 6, "step": 6, "silent": 31.0, "age": 100.0},
+            "process": {"state": "S", "system_call": "futex", "sampled_over": 0.05},
+            "stacks": [
+                {"name": "M", "main": True, "frames": [{"function": "f", "file": "/u/t.py", "line": 4}]}
+            ],
+            "collectives": [
+                {"sequence": 1, "operation": "send 0->1", "group": "a", "state": "started", "ago": 3.0}
+            ],
+        },
+        {
+            **{"rank": 1, "local_rank": 1, "pid": 101, "node": "a", "last_lines": ["Connection refused"]},
+            "exit": {"status": -9, "meaning": "killed by signal 9", "ago": 1.0},
+            "raised": {"type": "RuntimeError", "message": "timed out", "ago": 1.0, "worker": 3},
+        },
     ],
 }
 """Schema 1, with a value in each part that has one."""
@@ -192,12 +205,34 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
     assert (verdict.rank, verdict.confidence) == (culprit, HIGH)
 
 
-def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
-    """The limit includes making the fragments, and is generous for a busy machine."""
-    began = time.process_time()
-    verdict = judge(decoded_job())
+def large_job(culprit: int) -> Case:
+    """2,048 nodes: the 8 ranks of each are a tensor group, and each replica is on all nodes. One rank sleeps."""
+    nodes = []
+    for at in range(2048):
+        local, found = range(8 * at, 8 * at + 8), []
+        team = {"group": f"tp{at}", "members": tuple(local), "backend": "nccl"}
+        for number in local:
+            line = {
+                "group": f"dp{number % 8}",
+                "members": tuple(range(number % 8, 16384, 8)),
+                "backend": "nccl",
+            }
+            done = [entry(40, state="completed", ago=40.0, **group) for group in (team, line)]
+            waits = [entry(41, state="started", **(team if culprit in local else line))]
+            where = "sleep" if number == culprit else "busy"
+            found.append(rank(number, where, collectives=(*done, *([] if number == culprit else waits))))
+        more: dict[str, Any] = {} if at == 0 else {"accused": None, "trigger": E.ELSEWHERE}
+        more |= {"nodes": 2048, "world_size": 16384, "node_rank": at}
+        nodes.append(node(*found, name=f"n{at}", **{"accused": 0, **more}))
+    return Case(tuple(nodes))
 
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (CULPRIT, "user_code", HIGH)
+
+def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
+    """The limit includes making the evidence, and is generous for a busy machine."""
+    began = time.process_time()
+    verdict = judge(large_job(9999))
+
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (9999, "user_code", HIGH)
     assert time.process_time() - began < 30.0
 
 
@@ -215,3 +250,51 @@ def test_a_sentence_is_one_short_line_whatever_the_names() -> None:
     verdict = judge(case(rank(0), rank(1, stacks=stack, process=process("sleep"), board=board())))
 
     assert verdict.rank == 1 and len(verdict.sentence) <= 300 and "\n" not in verdict.sentence
+
+
+# -- evidence that is packed for the store of the job ----------------------------------------------------------
+
+
+def of_two_nodes(first: E.RankEvidence, second: E.RankEvidence, trigger: str) -> Case:
+    """A rank on each of two nodes, the evidence of the second one packed."""
+    more: dict[str, Any] = {"nodes": 2, "world_size": 2}
+    whole = node(second, name="b", node_rank=1, trigger=trigger, **more)
+    return Case((node(first, trigger=E.HANG, **more), unpacked(packed(whole))))
+
+
+def test_packed_evidence_of_a_deep_stack_gives_the_same_verdict() -> None:
+    """A data loader below fifteen calls of a library."""
+    calls = [E.Frame("recv", "/usr/lib/python3.11/socket.py", 700)]
+    calls += [E.Frame(f"f{number}", f"{INSTALLED}datasets/x.py", number) for number in range(14)]
+    stack = (*calls, *frames(STACKS["dataset"]))
+    loads = rank(1, "http", stacks=(E.Thread("MainThread", stack, main=True),))
+    verdict = judge(of_two_nodes(rank(0), loads, E.ELSEWHERE))
+    assert (verdict.rank, verdict.kind) == (1, "data_loading")
+
+
+def test_packed_evidence_keeps_the_group_that_waits() -> None:
+    entries = [entry(9, state="started", ago=21.0, group="dp", backend="nccl")]
+    entries += [entry(n, state="completed", ago=31.0 - n, group="tp", backend="nccl") for n in range(1, 6)]
+    (found,) = unpacked(packed(node(rank(0, collectives=tuple(entries))))).ranks
+    assert {each.group for each in found.collectives} == {"dp", "tp"}
+
+
+def test_packed_evidence_keeps_the_rhythm() -> None:
+    """A rank whose signs of life are ten seconds apart is alive after five, on another node too."""
+    slow = board(silent=5.0, rhythm=10.0)
+    ranks = [rank(number, "sleep", board=slow) for number in range(2)]
+    found = of_two_nodes(ranks[0], ranks[1], E.DIAGNOSE)
+    asked = replace(found.nodes[0], trigger=E.DIAGNOSE, accused=None)
+    assert judge(Case((asked, found.nodes[1]))).kind == "slow"
+
+
+def test_packed_evidence_of_a_large_job_is_read() -> None:
+    entries = [entry(n, ago=1.0, members=tuple(range(16_000)), group=f"g{n % 2}") for n in range(16)]
+    ranks = [rank(number, "busy", collectives=tuple(entries)) for number in range(16)]
+    assert len(unpacked(packed(node(*ranks))).ranks) == 16
+
+
+def test_packed_evidence_of_nested_json_is_a_value_error() -> None:
+    text = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
+    with pytest.raises(ValueError, match="evidence"):
+        unpacked(text)

@@ -31,6 +31,11 @@ def trains(story: Story, at: float, cycle: int, step: int, node: str = "a") -> S
     return story.cycle(at, cycle, node).tell(at + 2, "first_step", node, cycle=cycle, rank=0, step=step)
 
 
+def begun() -> Story:
+    """A job that trains from second 10 on."""
+    return trains(Story().tell(0, "run_start"), 8, 0, 1)
+
+
 def progress(story: Story, at: float, cycle: int, last: int, /, **sections: float) -> Story:
     """What two ranks have done by then; seconds of sections are those of one rank."""
     both = {name: {"seconds": 2 * seconds, "count": 9} for name, seconds in sections.items()}
@@ -47,11 +52,15 @@ def test_a_quiet_job() -> None:
     assert found.failures == 0 and found.seconds_between_failures is None
 
 
-def test_a_crash_loses_the_steps_that_are_done_again() -> None:
+def crash() -> Story:
     """100 steps in 100 s; the next cycle begins at step 76."""
-    story = progress(trains(Story().tell(0, "run_start"), 8, 0, 1), 110.5, 0, 100)
+    story = progress(begun(), 110.5, 0, 100)
     story.exit(110, 0, rank=1, signal="SIGKILL").restart(110.2, to=1)
-    found = account(progress(trains(story, 111, 1, 76), 213, 1, 175).tell(213, "run_end"))
+    return progress(trains(story, 111, 1, 76), 213, 1, 175).tell(213, "run_end")
+
+
+def test_a_crash_loses_the_steps_that_are_done_again() -> None:
+    found = account(crash())
     assert spent(found) == {"start-up": 10, "training": 75 + 100, "lost": 25, "restart": 3}
     assert (found.lost_steps, found.failures, found.seconds_to_recover) == (25, 1, 3)
     assert found.by_kind == {"crash": 1} and found.by_node == {"a": 1}
@@ -59,7 +68,7 @@ def test_a_crash_loses_the_steps_that_are_done_again() -> None:
 
 def test_steps_that_are_lost_twice_count_once() -> None:
     """Steps 1 to 100, then 51 to 80, then from 21 on."""
-    story = progress(trains(Story().tell(0, "run_start"), 8, 0, 1), 110, 0, 100)
+    story = progress(begun(), 110, 0, 100)
     story.exit(110, 0, rank=1, signal="SIGKILL").restart(110, to=1)
     story = progress(trains(story, 110, 1, 51), 142, 1, 80)
     story.exit(142, 1, rank=1, signal="SIGKILL").restart(142, to=2)
@@ -69,7 +78,7 @@ def test_steps_that_are_lost_twice_count_once() -> None:
 
 
 def test_a_hang_is_undetected_until_it_is_noticed() -> None:
-    story = trains(Story().tell(0, "run_start"), 8, 0, 1)
+    story = begun()
     hung = {"rank": 1, "pid": 1001, "waited": 30.0, "text": "hung", "signal": "SIGKILL"}
     story.tell(60, "verdict", cycle=0, **hung).restart(60, to=1)
     found = account(trains(story, 61, 1, 1).tell(73, "run_end"))
@@ -79,7 +88,7 @@ def test_a_hang_is_undetected_until_it_is_noticed() -> None:
 
 def test_a_hang_in_a_section_is_not_time_of_that_section() -> None:
     """One of two ranks hangs for 30 s in data_loading, after 4 s of it."""
-    story = trains(Story().tell(0, "run_start"), 8, 0, 1)
+    story = begun()
     hung = {"rank": 1, "pid": 1001, "waited": 30.0, "where": "step > data_loading", "signal": "SIGKILL"}
     story.tell(60, "verdict", cycle=0, **hung)
     story = progress(story, 60, 0, 20, data_loading=4 + 15).restart(60, to=1)
@@ -88,7 +97,7 @@ def test_a_hang_in_a_section_is_not_time_of_that_section() -> None:
 
 
 def test_a_preemption_is_no_failure_and_the_queue_is_waiting() -> None:
-    story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(30, "preemption", signal="SIGTERM")
+    story = begun().tell(30, "preemption", signal="SIGTERM")
     story.tell(34, "run_end").tell(54, "run_start")
     found = account(trains(story, 60, 0, 21).tell(72, "run_end"))
     assert spent(found) == {"start-up": 10 + 8, "training": 20 + 10, "stopping": 4, "waiting": 20}
@@ -96,7 +105,7 @@ def test_a_preemption_is_no_failure_and_the_queue_is_waiting() -> None:
 
 
 def test_an_attempt_whose_end_is_not_told() -> None:
-    story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(40, "first_heartbeat", cycle=0, rank=1)
+    story = begun().tell(40, "first_heartbeat", cycle=0, rank=1)
     found = account(trains(story.tell(90, "run_start"), 95, 0, 1).tell(99, "run_end"))
     assert spent(found) == {"start-up": 10 + 7, "training": 30 + 2, "unknown": 50}
 
@@ -122,15 +131,8 @@ def test_the_end_of_a_spare_is_not_that_of_the_cycle() -> None:
     assert spent(found) == {"start-up": 10, "training": 100}
 
 
-def test_a_launcher_that_was_started_again_in_a_job_that_goes_on() -> None:
-    story = trains(Story().tell(0, "run_start").cycle(8, 0, "b"), 8, 0, 1).tell(40, "run_start", "b")
-    story.tell(60, "stop", cycle=0).tell(60, "run_end").tell(90, "run_start")
-    found = account(trains(story, 92, 0, 1).tell(104, "run_end"))
-    assert all(seconds >= 0 for seconds in found.seconds.values())
-
-
 def test_a_report_on_a_rank_at_its_end_is_no_failure() -> None:
-    story = trains(Story().tell(0, "run_start"), 8, 0, 1)
+    story = begun()
     report = {"rank": 1, "cause": "shutdown", "confidence": "medium", "sentence": "Rank 1 is at its exit."}
     story.tell(80, "incident", cycle=0, culprit_node="a", job_goes_on=True, **report)
     found = account(story.tell(110, "run_end"))
@@ -180,10 +182,7 @@ def test_buckets_add_up_whatever_the_journal_has(told: list[Event]) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    story = progress(trains(Story().tell(0, "run_start"), 8, 0, 1), 110.5, 0, 100)
-    story.exit(110, 0, rank=1, signal="SIGKILL").restart(110.2, to=1)
-    story = progress(trains(story, 111, 1, 76), 213, 1, 175).tell(213, "run_end")
-    run_dir = str(write(story, tmp_path / "runs" / "a"))
+    run_dir = str(write(crash(), tmp_path / "runs" / "a"))
     assert main(["goodput", run_dir]) == 0
     first, _, training, lost, *_ = capsys.readouterr().out.splitlines()
     assert first == f"goodput 82.2% of 3 min 33 s: 1 attempt, 2 cycles, 1 failure, {run_dir}"
@@ -196,18 +195,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "has 2 runs in it" in capsys.readouterr().err
 
 
+HERE, GONE = socket.gethostname(), "the job ended without a record at 2027-01-15 08:00:10 UTC"
+
+
 @pytest.mark.parametrize(
     ("node", "change", "end", "wall"),
     [
-        (socket.gethostname(), {}, "", 500),
-        (f"{socket.gethostname()}:7", {}, "", 500),
-        (
-            socket.gethostname(),
-            {"started": 1},
-            "the job ended without a record at 2027-01-15 08:00:10 UTC",
-            10,
-        ),
-        (socket.gethostname(), {"pid_namespace": "pid:[1]"}, "", 10),
+        (HERE, {}, "", 500),
+        (f"{HERE}:7", {}, "", 500),
+        (HERE, {"started": 1}, GONE, 10),
+        (HERE, {"pid_namespace": "pid:[1]"}, "", 10),
         ("elsewhere", {}, "", 10),
     ],
     ids=["runs", "runs as one of several", "gone", "another container", "another machine"],
@@ -237,9 +234,7 @@ def test_a_job_that_goes_on_without_a_lost_node_has_its_own_end(tmp_path: Path) 
 
 
 def test_training_ends_with_the_program_of_the_last_rank() -> None:
-    story = trains(Story().tell(0, "run_start"), 8, 0, 1).tell(
-        110, "stop", cycle=0, reason="all ranks succeeded"
-    )
+    story = begun().tell(110, "stop", cycle=0, reason="all ranks succeeded")
     story.tell(111, "progress", cycle=0, reason="cycle_end", ranks=2, steps_most=9, sections={}, finished=6.0)
     found = account(story.tell(112, "run_end").tell(114, "launcher_exit"))
     assert spent(found) == {"start-up": 10, "training": 95, "stopping": 9}

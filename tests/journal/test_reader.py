@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import tracemalloc
@@ -209,17 +208,3 @@ def test_incident_list_holds_no_event_that_it_does_not_use(tmp_path: Path) -> No
     finally:
         tracemalloc.stop()
     assert peak < 4 << 20, f"{peak >> 20} MiB for {5000 * len(line) >> 20} MiB of records"
-
-
-def test_incident_list_with_a_lost_node_and_then_a_lost_host_has_both(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    story = Story().cycle(1, 0).tell(20, "node_lost", lost="b", waited=14.5).restart(20.1, to=1)
-    story.tell(30, "job_lost", reason="no process listens at h:29500 any more", host="h:29500")
-    write(story.tell(31, "run_end", exit_code=1), tmp_path)
-    from holdfast.cli.main import main
-
-    assert main(["incidents", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert next((each["kind"], each["node"]) for each in found) == ("node lost", "b")
-    assert len(found) == 2

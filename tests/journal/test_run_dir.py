@@ -15,7 +15,6 @@ import pytest
 
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.journal import run_dir
-from holdfast.journal import run_dir as module
 from holdfast.journal.run_dir import (
     RunDirError,
     RunDirLock,
@@ -37,16 +36,12 @@ def refusal(path: Path | str) -> str:
     return text
 
 
-def test_a_new_directory_is_private(tmp_path: Path) -> None:
+def test_a_new_directory_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "one" / "two"
     assert prepare_run_dir(str(place), "job", pytest.fail) == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert prepare_run_dir(str(place), "job", pytest.fail) == str(place)  # and is used again
-
-
-def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert prepare_run_dir("runs/a", "job", pytest.fail) == str(tmp_path / "runs" / "a")
+    assert prepare_run_dir("one/two", "job", pytest.fail) == str(place)  # and is used again
 
 
 def test_the_default_is_in_the_user_s_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,18 +63,18 @@ def test_a_run_id_never_leaves_the_state_folder(
     assert place.name not in (".", "..")
 
 
-def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert f"is a symbolic link (to {tmp_path}/real)" in refusal(tmp_path / "link")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     assert "symbolic link" in refusal(tmp_path / "dangling")
-
-
-def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "is not a directory" in refusal(tmp_path / "file")
     assert "Not a directory" in refusal(tmp_path / "file" / "below")
+    assert "is empty" in refusal("")
+    assert "cannot be made" in refusal("/proc/holdfast")
+    assert "cannot be made" in refusal("/tmp/" + "x" * 300)
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
@@ -88,13 +83,8 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path, mode: i
     place.mkdir()
     place.chmod(mode)
     assert f"can be written by others (mode {mode:04o})" in refusal(place)
-
-
-def test_a_directory_that_others_can_only_read_is_taken(tmp_path: Path) -> None:
-    place = tmp_path / "readable"
-    place.mkdir()
     place.chmod(0o755)
-    assert prepare_run_dir(str(place), "job", pytest.fail) == str(place)
+    assert prepare_run_dir(str(place), "job", pytest.fail) == str(place), "others can only read it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
@@ -117,15 +107,6 @@ def test_a_place_without_permission_is_refused(tmp_path: Path, spawn: Spawner) -
     process = spawn.python(code, str(tmp_path / "run"))
     assert process.wait() == 1
     assert "cannot be made: Permission denied" in process.err()
-
-
-def test_an_empty_name_is_refused() -> None:
-    assert "is empty" in refusal("")
-
-
-def test_a_place_that_cannot_hold_a_directory_is_refused() -> None:
-    assert "cannot be made" in refusal("/proc/holdfast")
-    assert "cannot be made" in refusal("/tmp/" + "x" * 300)
 
 
 def test_a_filesystem_that_does_not_answer_is_refused(
@@ -185,11 +166,6 @@ def test_a_default_that_cannot_be_used_is_told_with_its_reason(
     place, line = fallen_back("../..")
     assert place.startswith(str(shared / "holdfast-"))
     assert ("has no home folder (HOME)" if value == "odd" else "/proc/1") in line
-
-
-def test_what_the_user_chose_has_no_fallback(shared: Path) -> None:
-    assert "cannot be made" in refusal("/proc/holdfast")
-    assert list(shared.iterdir()) == []
 
 
 @pytest.mark.parametrize("level", ["", "job"])
@@ -314,9 +290,9 @@ def test_without_a_lock_the_job_goes_on(tmp_path: Path, obstacle: str) -> None:
 def test_a_filesystem_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in for a mount that hangs: the lock itself waits until the test is over."""
     reading, writing = os.pipe()
-    monkeypatch.setattr(module, "LOCK_ANSWER", 0.05)
+    monkeypatch.setattr(run_dir, "LOCK_ANSWER", 0.05)
     over: list[bytes] = []
-    monkeypatch.setattr(module, "_lock", lambda path: over.append(os.read(reading, 1)))
+    monkeypatch.setattr(run_dir, "_lock", lambda path: over.append(os.read(reading, 1)))
     found, said = taken(tmp_path)
     assert (found.run_dir, said) == (str(tmp_path), [])
     os.close(writing)  # lets the thread go

@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -158,7 +159,7 @@ def identity(process: Spawned, *, rank: int = 0, cycle: int = 0, started_ns: int
     return Identity(process.pid, start, rank, rank, cycle, started_ns)
 
 
-def state(process: Spawned) -> str:
+def state(process: Spawned | subprocess.Popen[bytes]) -> str:
     """Its one-letter state, '' when it is gone."""
     found = proc.stat(process.pid)
     return found.state if found else ""

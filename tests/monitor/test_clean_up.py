@@ -19,7 +19,7 @@ from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, alive, wait_until
 
-from .node import identity, stubborn, victim
+from .node import identity, state, stubborn, victim
 
 
 def _admit(folder: str, local_rank: int, process: Spawned) -> None:
@@ -74,7 +74,7 @@ def test_only_the_monitor_in_charge_cleans_up(folder: str, spawn: Spawner, super
         monitor = start(MAIN, settings, theirs.fileno())
         wait_until(lambda: control.tick > 0, what="the first look")
         monitor.send_signal(signal.SIGSTOP)
-        wait_until(lambda: _is_stopped(monitor.pid), what="a monitor that is stopped")
+        wait_until(lambda: state(monitor) == "T", what="a monitor that is stopped")
         if superseded:
             control.epoch += 1
         launcher.stop(signal.SIGKILL)
@@ -83,8 +83,3 @@ def test_only_the_monitor_in_charge_cleans_up(folder: str, spawn: Spawner, super
     control.close()
     assert os.path.exists(folder) is superseded
     assert (rank.returncode is None) is superseded
-
-
-def _is_stopped(pid: int) -> bool:
-    found = proc.stat(pid)
-    return found is not None and found.state == "T"

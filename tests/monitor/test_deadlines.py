@@ -29,94 +29,103 @@ def found(board: Snapshot, gaps: Suspensions = NO_GAPS) -> dict[str, int]:
     }
 
 
-class TestInitial:
-    def test_set_by_the_user_it_runs_from_the_ranks_start_before_it_connects(self) -> None:
-        board = snapshot(limits=Limits(initial=60.0, initial_set_by_user=True))
-        assert found(board) == {"initial_heartbeat": at(60)}
+def opened(*names: str, seconds: float = 1.0) -> dict[str, object]:
+    """Sections that were opened at this moment."""
+    sections = tuple(OpenSection(name, at(seconds)) for name in names)
+    return {"section_count": len(names), "open_sections": sections}
 
-    def test_set_by_the_user_it_goes_on_from_the_start_after_connecting(self) -> None:
-        board = connected(20, limits=Limits(initial=60.0, initial_set_by_user=True))
-        assert found(board) == {"initial_heartbeat": at(60)}
 
-    def test_not_set_by_the_user_it_does_not_bind_before_connecting(self) -> None:
-        assert found(snapshot(limits=Limits(initial=60.0))) == {}
+def beaten(seconds: float, **fields: object) -> dict[str, object]:
+    """Heartbeats, the last one at this moment."""
+    return {"heartbeat_count": 3, "last_heartbeat_ns": at(seconds), **fields}
 
-    def test_not_set_by_the_user_nobody_is_killed_for_connecting_late(self) -> None:
-        board = connected(5000, limits=Limits(initial=3600.0))
-        assert found(board) == {"initial_heartbeat": at(5000 + 3600)}
 
-    @pytest.mark.parametrize("by_user", [True, False])
-    def test_the_first_heartbeat_ends_it(self, by_user: bool) -> None:
-        limits = Limits(initial=60.0, initial_set_by_user=by_user)
-        assert found(connected(heartbeat_count=1, last_heartbeat_ns=at(2), limits=limits)) == {}
-
-    @pytest.mark.parametrize("by_user", [True, False])
-    def test_the_first_section_ends_it(self, by_user: bool) -> None:
-        limits = Limits(initial=60.0, initial_set_by_user=by_user)
-        opened = connected(section_count=1, open_sections=(OpenSection("step", at(2)),), limits=limits)
-        closed = connected(section_count=1, out_of_section_since_ns=at(3), limits=limits)
-        assert found(opened) == {}
-        assert found(closed) == {}
-
-    @pytest.mark.parametrize("by_user", [True, False])
-    def test_none_is_no_limit(self, by_user: bool) -> None:
-        assert found(connected(limits=Limits(initial=None, initial_set_by_user=by_user))) == {}
-
-    def test_connecting_again_begins_to_count_anew(self) -> None:
-        """A second `fit` of one process has a setup of its own, which is no time between two heartbeats."""
-        limits = Limits(initial=60.0, subsequent=5.0, initial_set_by_user=True)
-        again = connected(100, heartbeat_count=7, last_heartbeat_ns=at(100), limits=limits)
-        assert found(again) == {"initial_heartbeat": at(160)}
-
-    def test_connecting_again_without_ever_a_heartbeat_counts_from_then(self) -> None:
-        limits = Limits(initial=60.0, initial_set_by_user=True)
-        assert found(connected(1000, limits=limits)) == {"initial_heartbeat": at(1060)}
-
-    def test_connecting_again_the_first_section_ends_it_too(self) -> None:
-        limits = Limits(initial=60.0, subsequent=5.0)
-        again = connected(
-            100,
-            heartbeat_count=7,
-            last_heartbeat_ns=at(100),
-            section_count=1,
-            open_sections=(OpenSection("step", at(101)),),
-            limits=limits,
+BY_USER, DEFAULT = Limits(initial=60.0, initial_set_by_user=True), Limits(initial=60.0)
+BOTH = Limits(initial=60.0, subsequent=5.0, initial_set_by_user=True)
+ONE_SECOND = Limits(initial=1.0, subsequent=1.0, initial_set_by_user=True)
+NESTED = Limits(sections={"epoch": 60.0, "step": 5.0})
+OUTSIDE = Limits(out_of_section=7.0)
+EVERYTHING = Limits(
+    initial=1.0, subsequent=1.0, sections={"step": 1.0}, out_of_section=1.0, initial_set_by_user=True
+)
+BUSY = {**beaten(2), **opened("setup", "step", seconds=3)}
+COUNTED = replace(DEFAULT, subsequent=5.0)
+DEADLINES: dict[str, tuple[Snapshot, dict[str, int]]] = {
+    "set by the user, from the start": (snapshot(limits=BY_USER), {"initial_heartbeat": at(60)}),
+    "set by the user, also after connecting": (connected(20, limits=BY_USER), {"initial_heartbeat": at(60)}),
+    "not set by the user, before connecting": (snapshot(limits=DEFAULT), {}),
+    "not set by the user, from connecting": (
+        connected(5000, limits=DEFAULT),
+        {"initial_heartbeat": at(5060)},
+    ),
+    **{
+        f"{what} ends the initial limit {limits.initial_set_by_user}": (
+            connected(**fields, limits=limits),
+            {},
         )
-        assert found(again) == {}
+        for limits in (BY_USER, DEFAULT)
+        for what, fields in {
+            "a heartbeat": beaten(2),
+            "an open section": opened("step", seconds=2),
+            "a closed section": {"section_count": 1, "out_of_section_since_ns": at(3)},
+        }.items()
+    },
+    "no initial limit": (connected(limits=Limits(initial=None, initial_set_by_user=True)), {}),
+    # a second `fit` of one process has a setup of its own, which is no time between two heartbeats
+    "connected again": (connected(100, **beaten(100), limits=BOTH), {"initial_heartbeat": at(160)}),
+    "connected again without a heartbeat": (connected(1000, limits=BY_USER), {"initial_heartbeat": at(1060)}),
+    "connected again, and a section": (
+        connected(100, **beaten(100), **opened("step", seconds=101), limits=BOTH),
+        {},
+    ),
+    "a heartbeat": (connected(**beaten(30), limits=Limits(subsequent=5.0)), {"heartbeat": at(35)}),
+    "sections only": (connected(section_count=9, out_of_section_since_ns=at(30), limits=ONE_SECOND), {}),
+    "a heartbeat beside a section": (
+        connected(
+            **beaten(30), **opened("step", seconds=31), limits=Limits(subsequent=5.0, sections={"step": 10.0})
+        ),
+        {"heartbeat": at(35), "step": at(41)},
+    ),
+    # the program has not connected: what it does between two steps is not known
+    "counted steps": (snapshot(**beaten(3), limits=COUNTED), {}),
+    "counted steps, set by the user": (
+        snapshot(**beaten(3), limits=replace(COUNTED, subsequent_set_by_user=True)),
+        {"heartbeat": at(8)},
+    ),
+    "counted steps, no limit": (
+        snapshot(**beaten(3), limits=replace(COUNTED, subsequent=None, subsequent_set_by_user=True)),
+        {},
+    ),
+    "a counted step ends the initial limit": (snapshot(**beaten(3), limits=BOTH), {}),
+    "two open sections": (
+        connected(**opened("epoch", "step"), limits=NESTED),
+        {"epoch": at(61), "step": at(6)},
+    ),
+    "sections without a limit": (
+        connected(**opened("mine", "known"), limits=Limits(sections={"known": None})),
+        {},
+    ),
+    "out of section": (
+        connected(section_count=1, out_of_section_since_ns=at(30), limits=OUTSIDE),
+        {"out_of_section": at(37)},
+    ),
+    "before the first section": (connected(limits=OUTSIDE), {}),
+    "in a section": (connected(**opened("mine"), limits=OUTSIDE), {}),
+    # they are open and on no board: nothing is open for a reader, and nothing was closed last
+    "more sections than a board holds": (
+        connected(section_count=70, limits=Limits(initial=1.0, out_of_section=1.0)),
+        {},
+    ),
+    "finished": (connected(**BUSY, limits=EVERYTHING, finished=True), {}),
+    "of no rank": (snapshot(identity=None, limits=EVERYTHING), {}),
+    "no limit of any kind": (connected(**BUSY, limits=Limits(sections={"step": None})), {}),
+}
 
 
-class TestHeartbeats:
-    def test_the_limit_runs_from_the_last_one(self) -> None:
-        board = connected(heartbeat_count=3, last_heartbeat_ns=at(30), limits=Limits(subsequent=5.0))
-        assert found(board) == {"heartbeat": at(35)}
-
-    def test_a_program_of_sections_only_is_never_killed_for_sending_none(self) -> None:
-        limits = Limits(initial=1.0, subsequent=1.0, initial_set_by_user=True)
-        board = connected(section_count=9, out_of_section_since_ns=at(30), limits=limits)
-        assert found(board) == {}
-
-    def test_they_count_beside_sections(self) -> None:
-        board = connected(
-            heartbeat_count=3,
-            last_heartbeat_ns=at(30),
-            section_count=1,
-            open_sections=(OpenSection("step", at(31)),),
-            limits=Limits(subsequent=5.0, sections={"step": 10.0}),
-        )
-        assert found(board) == {"heartbeat": at(35), "step": at(41)}
-
-    def test_counted_steps_have_a_limit_only_if_the_user_set_one(self) -> None:
-        """The program has not connected: what it does between two steps is not known."""
-        default, by_user = Limits(3600.0, 5.0), Limits(3600.0, 5.0, subsequent_set_by_user=True)
-        counted = snapshot(heartbeat_count=1, last_heartbeat_ns=at(3), limits=default)
-        assert counted.counted and found(counted) == {}
-        assert found(replace(counted, limits=by_user)) == {"heartbeat": at(8)}
-        assert found(replace(counted, limits=replace(by_user, subsequent=None))) == {}
-
-    def test_a_counted_step_ends_the_wait_for_a_first_sign_of_life(self) -> None:
-        limits = Limits(initial=10.0, subsequent=2700.0, initial_set_by_user=True)
-        assert found(snapshot(limits=limits)) == {"initial_heartbeat": at(10)}
-        assert found(snapshot(limits=limits, heartbeat_count=1, last_heartbeat_ns=at(3))) == {}
+@pytest.mark.parametrize("name", DEADLINES)
+def test_board_has_its_deadlines(name: str) -> None:
+    board, expected = DEADLINES[name]
+    assert found(board) == expected
 
 
 class TestWarmUp:
@@ -151,73 +160,15 @@ class TestWarmUp:
         assert self.limits(0, 5, limits) == {"setup": 9.0}
 
 
-class TestSections:
-    def test_every_open_section_counts(self) -> None:
-        board = connected(
-            section_count=2,
-            open_sections=(OpenSection("epoch", at(10)), OpenSection("step", at(20))),
-            limits=Limits(sections={"epoch": 60.0, "step": 5.0}),
-        )
-        assert found(board) == {"epoch": at(70), "step": at(25)}
-
-    def test_an_outer_one_is_past_its_limit_while_inner_ones_open_and_close(self) -> None:
-        limits = Limits(sections={"epoch": 60.0, "step": 5.0})
-        outer = OpenSection("epoch", at(10))
-        for second in range(11, 80):
-            inner = (OpenSection("step", at(second)),) if second % 2 else ()
-            board = connected(section_count=second, open_sections=(outer, *inner), limits=limits)
-            first = earliest(deadlines(board, NO_GAPS))
-            assert first is not None
-            assert (first.section == "epoch") == (second >= 65 or not inner)
-            assert (first.at_ns <= at(second)) == (second >= 70)
-
-    def test_one_without_a_limit_has_none(self) -> None:
-        limits = Limits(sections={"step": 5.0, "known": None})
-        opened = (OpenSection("mine", at(1)), OpenSection("known", at(1)))
-        assert found(connected(section_count=2, open_sections=opened, limits=limits)) == {}
-
-    def test_out_of_section_runs_from_the_last_end(self) -> None:
-        limits = Limits(out_of_section=7.0)
-        assert found(connected(section_count=1, out_of_section_since_ns=at(30), limits=limits)) == {
-            "out_of_section": at(37)
-        }
-
-    def test_out_of_section_does_not_run_before_the_first_section(self) -> None:
-        assert found(connected(limits=Limits(out_of_section=7.0))) == {}
-
-    def test_out_of_section_does_not_run_while_one_is_open(self) -> None:
-        limits = Limits(out_of_section=7.0)
-        opened = (OpenSection("mine", at(1)),)
-        assert found(connected(section_count=1, open_sections=opened, limits=limits)) == {}
-
-    def test_sections_beyond_what_a_board_holds_do_not_bring_the_initial_limit_back(self) -> None:
-        """They are open and on no board: nothing is open for a reader, and nothing was closed last."""
-        board = connected(section_count=70, limits=Limits(initial=1.0, out_of_section=1.0))
-        assert found(board) == {}
-
-
-EVERYTHING = Limits(
-    initial=1.0, subsequent=1.0, sections={"step": 1.0}, out_of_section=1.0, initial_set_by_user=True
-)
-BUSY = {
-    "heartbeat_count": 1,
-    "last_heartbeat_ns": at(2),
-    "section_count": 2,
-    "open_sections": (OpenSection("step", at(3)),),
-}
-
-
-def test_a_finished_rank_may_take_as_long_as_it_likes() -> None:
-    assert found(connected(**BUSY, limits=EVERYTHING))
-    assert found(connected(**BUSY, limits=EVERYTHING, finished=True)) == {}
-
-
-def test_a_board_that_belongs_to_nobody_yet_has_no_limits() -> None:
-    assert found(snapshot(identity=None, limits=EVERYTHING)) == {}
-
-
-def test_none_is_no_limit_for_every_kind() -> None:
-    assert found(connected(**BUSY, limits=Limits(sections={"step": None}))) == {}
+def test_outer_section_is_past_its_limit_while_inner_ones_open_and_close() -> None:
+    outer = OpenSection("epoch", at(10))
+    for second in range(11, 80):
+        inner = (OpenSection("step", at(second)),) if second % 2 else ()
+        board = connected(section_count=second, open_sections=(outer, *inner), limits=NESTED)
+        first = earliest(deadlines(board, NO_GAPS))
+        assert first is not None
+        assert (first.section == "epoch") == (second >= 65 or not inner)
+        assert (first.at_ns <= at(second)) == (second >= 70)
 
 
 @pytest.mark.parametrize("limit", [1e10, 1e300])

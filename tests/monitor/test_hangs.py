@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
-
-import pytest
 
 from holdfast.fault_tolerance.board import BoardWriter, Limits
-from tests.processes import Spawner, wait_until
+from tests.processes import Spawner
 
 from .conftest import MakeNode
-from .node import Node, state, stubborn, victim
+from .node import Node, stubborn, victim
 
 LIMIT = 0.5
 
@@ -25,54 +22,6 @@ def heartbeats(hand: BoardWriter) -> None:
 def one_section(hand: BoardWriter) -> None:
     hand.connect()
     hand.start_section("step")
-
-
-def between_sections(hand: BoardWriter) -> None:
-    one_section(hand)
-    hand.end_section("step")
-
-
-def nothing(hand: BoardWriter) -> None:
-    """Never connects."""
-
-
-HANGS: dict[str, tuple[Callable[[BoardWriter], None], Limits, str]] = {
-    "heartbeat": (
-        heartbeats,
-        Limits(initial=60.0, subsequent=LIMIT),
-        "Did not get subsequent heartbeat. Waited",
-    ),
-    "section": (
-        one_section,
-        Limits(subsequent=60.0, sections={"step": LIMIT}),
-        "Section 'step' did not end. Waited",
-    ),
-    "out_of_section": (between_sections, Limits(out_of_section=LIMIT), "No section was opened. Waited"),
-    "initial_heartbeat": (
-        BoardWriter.connect,
-        Limits(initial=LIMIT),
-        "Did not get initial heartbeat. Waited",
-    ),
-    "never connects": (
-        nothing,
-        Limits(initial=LIMIT, initial_set_by_user=True),
-        "Did not get initial heartbeat. Waited",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", HANGS)
-def test_a_hang_is_found_at_its_limit_and_the_rank_is_killed(node: Node, kind: str) -> None:
-    act, limits, text = HANGS[kind]
-    (rank,) = node.start(limits)
-    act(rank.hand)
-    verdict = node.hear("verdict")
-    assert verdict["text"].startswith(text)
-    assert verdict["reason"] == kind.replace("never connects", "initial_heartbeat")
-    assert (verdict["rank"], verdict["local_rank"], verdict["pid"]) == (0, 0, rank.process.pid)
-    assert LIMIT <= verdict["waited"] < LIMIT + 30
-    assert rank.process.wait() == -signal.SIGKILL
-    assert node.hear("signal_sent")["signal"] == "SIGKILL"
 
 
 def test_an_outer_section_is_found_while_inner_ones_toggle(node: Node) -> None:
@@ -88,37 +37,6 @@ def test_an_outer_section_is_found_while_inner_ones_toggle(node: Node) -> None:
     node.until(toggle, "the outer section was not found")
     verdict = node.hear("verdict")
     assert (verdict["section"], verdict["where"].split(" > ")[0]) == ("epoch", "epoch")
-
-
-def test_a_rank_that_knows_nothing_of_holdfast_and_one_of_sections_only_live_on(
-    node: Node, spawn: Spawner
-) -> None:
-    everything = Limits(initial=0.2, subsequent=0.2, out_of_section=60.0, sections={"step": 60.0})
-    silent, sections = node.start(everything, victim(spawn), victim(spawn))
-    sections.hand.connect()
-    sections.hand.start_section("step")
-    began = time.monotonic()
-    node.until(lambda: time.monotonic() - began > 1.0 and node.control.tick > 3, "the monitor did not look")
-    assert node.heard("verdict") == []
-    assert silent.lives
-    assert sections.lives
-
-
-def test_a_stopped_rank_is_found(node: Node) -> None:
-    (rank,) = node.start(Limits(subsequent=LIMIT))
-    heartbeats(rank.hand)
-    rank.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: state(rank.process) == "T")
-    assert node.hear("verdict")["state"] == "T"
-    assert rank.process.wait() == -signal.SIGKILL
-
-
-def test_a_stopped_rank_gets_a_signal_that_it_can_act_on(make_node: MakeNode) -> None:
-    node = make_node(termination=signal.SIGTERM)
-    (rank,) = node.start(Limits(subsequent=LIMIT))
-    heartbeats(rank.hand)
-    rank.process.send_signal(signal.SIGSTOP)
-    assert rank.process.wait() == -signal.SIGTERM
 
 
 def test_a_rank_that_ignores_the_signal_is_killed_after_the_patience(
@@ -147,14 +65,6 @@ def test_a_section_without_a_limit_does_not_hide_a_later_hang(node: Node) -> Non
     assert verdict["where"] == "mine > step"
 
 
-def test_a_limit_that_is_learned_binds_at_once(node: Node) -> None:
-    (rank,) = node.start(Limits(subsequent=3600.0))
-    heartbeats(rank.hand)
-    node.looks(2)
-    rank.hand.set_limits(Limits(subsequent=LIMIT))
-    assert node.hear("verdict")["limit"] == LIMIT
-
-
 def test_the_check_interval_is_no_resolution(make_node: MakeNode) -> None:
     """A limit that begins while the monitor sleeps is met although it would sleep for much longer."""
     node = make_node(check_interval=3600.0)
@@ -163,16 +73,6 @@ def test_the_check_interval_is_no_resolution(make_node: MakeNode) -> None:
     node.looks(1)
     one_section(rank.hand)
     assert rank.process.wait() == -signal.SIGKILL
-
-
-def test_a_finished_rank_is_left_alone(node: Node, spawn: Spawner) -> None:
-    busy, done = node.start(Limits(subsequent=LIMIT), victim(spawn), victim(spawn))
-    heartbeats(done.hand)
-    done.hand.finish()
-    heartbeats(busy.hand)
-    assert node.hear("verdict")["rank"] == 0
-    assert busy.process.wait() == -signal.SIGKILL
-    assert done.lives
 
 
 def test_of_all_who_stand_still_the_one_that_did_so_first_is_accused(node: Node, spawn: Spawner) -> None:
@@ -204,17 +104,6 @@ def test_the_rank_that_the_others_plainly_wait_for_is_accused(node: Node, spawn:
     assert [other["rank"] for other in verdict["others"]] == [0, 2]
     assert ranks[1].process.wait() == -signal.SIGKILL
     assert ranks[0].lives and ranks[2].lives
-
-
-def test_a_rank_that_is_a_step_behind_is_accused(node: Node, spawn: Spawner) -> None:
-    ranks = node.start(Limits(subsequent=60.0, sections={"step": LIMIT}), victim(spawn), victim(spawn))
-    for rank, step in zip(ranks, (8, 7), strict=True):
-        rank.hand.connect()
-        rank.hand.heartbeat(step)
-    ranks[0].hand.start_section("step")
-    verdict = node.hear("verdict")
-    assert verdict["rank"] == 1 and "Rank 1 is at step 7" in verdict["text"]
-    assert ranks[1].process.wait() == -signal.SIGKILL
 
 
 def test_when_the_cycle_goes_on_regardless_the_next_one_is_accused(

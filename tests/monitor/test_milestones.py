@@ -54,28 +54,37 @@ def test_each_milestone_is_told_once_with_the_moment_that_the_ring_has() -> None
     assert news(seen, board, *ring) == []
 
 
-def test_the_first_step_is_the_rings_first_not_the_boards_latest() -> None:
-    board = connected(1, heartbeat_count=9, last_heartbeat_ns=at(9), step=4189)
-    told = news(Milestones(), board, *(event("step", second, 4180 + second) for second in range(1, 10)))
-    assert {"event": "first_step", "at": moment(1), "step": 4181} in told
+STEPS = [event("step", second, 4180 + second) for second in range(1, 10)]
+FIRSTS: dict[str, tuple[Snapshot, list[BoardEvent], dict[str, Any]]] = {
+    "the ring's first step, not the board's latest": (
+        connected(1, heartbeat_count=9, last_heartbeat_ns=at(9), step=4189),
+        STEPS,
+        {"event": "first_step", "at": moment(1), "step": 4181},
+    ),
+    "a heartbeat that gives its step": (
+        connected(1, heartbeat_count=9, last_heartbeat_ns=at(9), step=9),
+        [event("step", 3, 3), event("step", 9, 9)],
+        {"event": "first_heartbeat", "at": moment(3)},
+    ),
+    "the last activity, where the ring has moved on": (
+        connected(1, heartbeat_count=9000, last_heartbeat_ns=at(8), step=7, last_activity_ns=at(9)),
+        [event("mark", 9)],
+        {"event": "first_step", "at": moment(9), "step": 7},
+    ),
+    "a counted step": (
+        snapshot(heartbeat_count=2, last_heartbeat_ns=at(9), step=2),
+        [event("step", 3, 1), event("step", 9, 2)],
+        {"event": "first_step", "at": moment(3), "step": 1, "counted": True},
+    ),
+}
 
 
-def test_a_heartbeat_that_gives_its_step_is_a_first_heartbeat_too() -> None:
-    board = connected(1, heartbeat_count=9, last_heartbeat_ns=at(9), step=9)
-    told = news(Milestones(), board, event("step", 3, 3), event("step", 9, 9))
-    assert {"event": "first_heartbeat", "at": moment(3)} in told
-
-
-def test_a_counted_step_says_so() -> None:
-    board = snapshot(heartbeat_count=2, last_heartbeat_ns=at(9), step=2)
-    told = news(Milestones(), board, event("step", 3, 1), event("step", 9, 2))
-    assert {"event": "first_step", "at": moment(3), "step": 1, "counted": True} in told
-    assert "rank_connect" not in [each["event"] for each in told]
-
-
-def test_where_the_ring_has_moved_on_it_is_the_last_activity() -> None:
-    board = connected(1, heartbeat_count=9000, last_heartbeat_ns=at(8), step=7, last_activity_ns=at(9))
-    assert {"event": "first_step", "at": moment(9), "step": 7} in news(Milestones(), board, event("mark", 9))
+@pytest.mark.parametrize("name", FIRSTS)
+def test_first_of_a_kind_is(name: str) -> None:
+    board, events, expected = FIRSTS[name]
+    told = news(Milestones(), board, *events)
+    assert expected in told
+    assert board.connected == ("rank_connect" in [each["event"] for each in told])
 
 
 def test_a_request_is_told_once_and_a_new_one_again() -> None:
@@ -104,10 +113,6 @@ def test_a_rank_is_called_late_at_four_fifths_of_its_limit_once_for_each_interva
     ]
     assert list(seen.suspicion(deadline, at(29))) == []
     assert list(seen.suspicion(heartbeat_limit(last=29), at(38))) != []
-
-
-def test_nobody_is_late_without_a_limit() -> None:
-    assert list(Milestones().suspicion(None, at(10**6))) == []
 
 
 def test_after_a_gap_a_rank_is_late_that_much_later() -> None:

@@ -45,11 +45,6 @@ def test_signals_that_are_meant_for_the_training_do_nothing_to_it(node: Node) ->
     assert (node.keeper.pid, node.replaced) == (monitor, [])
 
 
-def test_it_has_a_session_of_its_own(node: Node) -> None:
-    """So Ctrl-C and a terminal that hangs up do not even reach it."""
-    assert os.getsid(node.keeper.pid) == node.keeper.pid
-
-
 class TestRecycledPid:
     """The identity's pid belongs to another process by now. No process is killed or notified."""
 
@@ -164,15 +159,6 @@ def test_it_imports_nothing_heavy(spawn: Spawner) -> None:
     heavy = {"torch", "numpy", "yaml", "rich", "pydantic", "logging.config", "asyncio", "multiprocessing"}
     assert modules & heavy == set()
     assert len(modules) < 150, "it starts in a few hundredths of a second and must stay so"
-
-
-def test_the_running_process_has_no_heavy_library_mapped(node: Node) -> None:
-    node.start(Limits(subsequent=60.0))
-    node.looks(2)
-    maps = Path(f"/proc/{node.keeper.pid}/maps").read_text()
-    libraries = {line.split()[-1] for line in maps.splitlines() if ".so" in line}
-    assert libraries, "there is at least the C library"
-    assert [name for name in libraries if "site-packages" in name or "torch" in name or "numpy" in name] == []
 
 
 def test_a_thousand_scans_cost_no_memory(node: Node, spawn: Spawner) -> None:

@@ -45,12 +45,6 @@ def test_nobody_is_told_as_nobody() -> None:
     assert not proc.is_running(NOBODY, 1)
 
 
-def test_two_processes_with_one_pid_differ_in_their_start() -> None:
-    found = proc.stat(os.getpid())
-    assert found is not None
-    assert 0 < found.start_time <= float(Path("/proc/uptime").read_text().split()[0]) * proc.TICKS_PER_SECOND
-
-
 @pytest.mark.parametrize(
     ("roots", "expected"),
     [({1}, {2, 3, 4, 5}), ({2}, {3, 4}), ({5}, set()), ({2, 3}, {4}), ({NOBODY}, set())],
@@ -67,13 +61,6 @@ def test_a_signal_reaches_the_one_that_is_meant(spawn: Spawner) -> None:
     assert process.wait() == -signal.SIGTERM
 
 
-def test_a_signal_for_another_start_time_reaches_nobody(spawn: Spawner) -> None:
-    process = victim(spawn)
-    who = identity(process)
-    assert not kill.send_verified(who.pid, who.start_time + 1, signal.SIGKILL)
-    assert process.returncode is None
-
-
 def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> None:
     process = victim(spawn)
     who = identity(process)
@@ -82,15 +69,6 @@ def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> N
         process.kill()
         assert not kill.send(handle, signal.SIGTERM)
     assert not kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
-
-
-def test_no_handle_is_kept(spawn: Spawner) -> None:
-    who = identity(victim(spawn))
-    before = os.listdir("/proc/self/fd")
-    for start in (who.start_time, who.start_time + 1):
-        kill.send_verified(who.pid, start, 0)
-    kill.send_verified(NOBODY, 1, 0)
-    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_zombie_has_ended(spawn: Spawner) -> None:

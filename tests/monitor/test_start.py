@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
 from holdfast.fault_tolerance.monitor import main as starting
 
 PROBE = """
@@ -79,14 +78,6 @@ def test_of_the_environment_it_gets_what_an_interpreter_needs(
     assert env["HOLDFAST_MINE"] == "1"
     assert {name for name in env if not name.startswith("HOLDFAST_")} <= set(starting.KEPT)
     assert found["session"] is True
-
-
-def test_the_package_is_found_from_anywhere(tmp_path: Path) -> None:
-    words = starting.command("holdfast.fault_tolerance.monitor.main", "")
-    words[-2] = words[-2].removesuffix("main()") + "import holdfast; print(holdfast.__file__)"
-    done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == holdfast.__file__
-    assert words[0] == sys.executable
 
 
 def test_signals_that_come_before_the_first_line_are_dropped() -> None:

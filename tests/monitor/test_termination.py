@@ -16,14 +16,6 @@ from .values import SECOND
 NOW = 1000 * SECOND
 
 
-def test_sigkill_ends_it_and_there_is_nothing_to_escalate(spawn: Spawner) -> None:
-    rank = victim(spawn)
-    terminator = Terminator(signal.SIGKILL, grace=5.0)
-    assert terminator.terminate(identity(rank), NOW) == "SIGKILL"
-    assert rank.wait() == -signal.SIGKILL
-    assert terminator.next_ns is None
-
-
 def test_another_signal_comes_first_and_sigkill_after_the_patience(spawn: Spawner) -> None:
     rank = stubborn(spawn)
     who = identity(rank)
@@ -35,14 +27,6 @@ def test_another_signal_comes_first_and_sigkill_after_the_patience(spawn: Spawne
     assert terminator.kill_expired(NOW + 5 * SECOND) == [who]
     assert rank.wait() == -signal.SIGKILL
     assert terminator.next_ns is None
-
-
-def test_a_rank_that_obeyed_is_not_escalated(spawn: Spawner) -> None:
-    rank = victim(spawn)
-    terminator = Terminator(signal.SIGTERM, grace=5.0)
-    terminator.terminate(identity(rank), NOW)
-    assert rank.wait() == -signal.SIGTERM
-    assert terminator.kill_expired(NOW + 6 * SECOND) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -66,27 +50,6 @@ def test_a_process_with_the_pid_and_another_start_time_is_nobody(
     assert terminator.terminate(meant, NOW) is None
     assert terminator.kill_expired(NOW + SECOND) == []
     assert state(other) == "T", "not even SIGCONT may reach it"
-
-
-def test_a_rank_that_is_gone_is_nobody(spawn: Spawner) -> None:
-    rank = victim(spawn)
-    who = identity(rank)
-    rank.kill()
-    assert Terminator(signal.SIGTERM, grace=5.0).terminate(who, NOW) is None
-
-
-def test_who_was_signalled_is_known_until_the_next_cycle(spawn: Spawner) -> None:
-    rank = stubborn(spawn)
-    who = identity(rank)
-    terminator = Terminator(signal.SIGTERM, grace=5.0)
-    assert not terminator.has_signalled(who)
-    terminator.terminate(who, NOW)
-    assert terminator.has_signalled(who)
-    terminator.kill_expired(NOW + 5 * SECOND)
-    assert terminator.has_signalled(who)
-    assert not terminator.has_signalled(replace(who, cycle=who.cycle + 1))
-    terminator.reset()
-    assert not terminator.has_signalled(who)
 
 
 def test_patience_does_not_run_out_while_the_world_stands_still(spawn: Spawner) -> None:

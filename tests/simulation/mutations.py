@@ -15,7 +15,6 @@ import pytest
 from holdfast.fault_tolerance.launcher.control import (
     agreed_stop,
     controller,
-    exiting,
     gathering,
     messages,
     node,
@@ -52,11 +51,6 @@ def _leaves_in_silence(self: node.Node, phase: node.Leave, now: float) -> list[m
     return [messages.Exit(phase.code)]
 
 
-def _kills_the_finished(node: node.Node, rank: node.Rank, waited: float, now: float) -> list[messages.Action]:
-    rank.killed_at = now
-    return [messages.KillRank(rank.local, waited, "stays")]
-
-
 def _one_broken_connection_ends_it(self: node.StoreContact, patience: float, now: float) -> bool:
     return now - self.answered > 2.5
 
@@ -69,20 +63,6 @@ def _budget_of_each_launcher(patch: pytest.MonkeyPatch) -> None:
         return original(replace(self, now=replace(self.now, reached_step=-1)), *args, **changes)
 
     patch.setattr(records.Ending, "restart", restart)
-
-
-def _count_of_each_launcher(patch: pytest.MonkeyPatch) -> None:
-    """Failed cycles without a new checkpoint are no part of the record."""
-    original = records.Ending.restart
-
-    def restart(self: records.Ending, *args: Any, **changes: Any) -> records.CycleRecord:
-        return original(replace(self, now=replace(self.now, stalled=0)), *args, **changes)
-
-    patch.setattr(records.Ending, "restart", restart)
-
-
-def _unknown_field_ends_a_launcher(cls: Any, values: Any, **given: Any) -> Any:
-    return cls(**{**values, **given})
 
 
 def _wedged_launcher_looks_alive(patch: pytest.MonkeyPatch) -> None:
@@ -106,12 +86,6 @@ def _signal_is_lost_in_start(
     return [] if isinstance(event, messages.Signal) else running.on_start(self, phase, event, now)
 
 
-def _signal_is_lost_in_stop(
-    self: node.Node, phase: node.Stop, event: Any, now: float
-) -> list[messages.Action]:
-    return [] if isinstance(event, messages.Signal) else stopping.on_stop(self, phase, event, now)
-
-
 def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
     original = gathering.place
 
@@ -123,10 +97,6 @@ def _spares_before_those_that_trained(patch: pytest.MonkeyPatch) -> None:
         return spares + original(trained, records.Membership(()), most - len(spares))
 
     patch.setattr(gathering, "place", place)
-
-
-def _begins_before_all_are_ready(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gathering, "_all_ready", lambda self: True)
 
 
 def _next_cycle_before_the_last_ends(
@@ -148,17 +118,6 @@ def _end_when_the_first_is_done(
     return self.propose(self.ending(now).end("all ranks succeeded", 0))
 
 
-def _own_exit_code(patch: pytest.MonkeyPatch) -> None:
-    original = stopping.move_on
-
-    def move_on(self: node.Node, record: records.CycleRecord, now: float) -> list[messages.Action]:
-        if record.kind is records.Kind.END and record.node != self.name:
-            record = replace(record, exit_code=1)
-        return original(self, record, now)
-
-    patch.setattr(stopping, "move_on", move_on)
-
-
 def _commits_without_all(
     self: agreed_stop.AgreedStop, job: node.Node, number: int, reached: int
 ) -> list[messages.Action]:
@@ -167,47 +126,6 @@ def _commits_without_all(
 
 def _record_is_overwritten(self: node.Node, record: records.CycleRecord) -> list[messages.Action]:
     return [messages.Put(records.key("cycle", record.cycle), record.encode())]
-
-
-def _log_keeps_its_first_lines(self: records.View, name: str) -> dict[str, dict[str, Any]]:
-    return self._logs.setdefault(name, ("", records.entries(self.get(name, ""))))[1]
-
-
-def _waits_for_a_member_that_left(
-    self: node.Node, phase: node.Confirm, event: Any, now: float
-) -> list[messages.Action]:
-    left = self.view.pop(records.LEFT, "")
-    actions = gathering.on_confirm(self, phase, event, now)
-    self.view[records.LEFT] = left
-    return actions
-
-
-def _request_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """A request counts only where its own record wins."""
-    original = stopping.move_on
-
-    def move_on(self: node.Node, record: records.CycleRecord, now: float) -> list[messages.Action]:
-        if record.node != self.name:
-            self.request = None
-        return original(self, record, now)
-
-    patch.setattr(stopping, "move_on", move_on)
-
-
-def _host_gives_up_its_record(patch: pytest.MonkeyPatch) -> None:
-    """A node that leaves writes its record once, also where another one came first."""
-    original = node.Node.departure
-
-    def departure(self: node.Node, phase: node.Leave, now: float) -> records.CycleRecord | None:
-        if isinstance(self.phase, node.Leave) and self.view.get(self.next_key):
-            phase.departs = ""
-        return original(self, phase, now)
-
-    patch.setattr(node.Node, "departure", departure)
-
-
-def _early_exit_is_lost(self: node.Node, phase: node.Start, event: Any, now: float) -> list[messages.Action]:
-    return [] if isinstance(event, messages.RankExited) else running.on_start(self, phase, event, now)
 
 
 def _sick_node_leaves_by_itself(
@@ -233,11 +151,6 @@ MUTATIONS = (
         "each launcher has its own restart budget", _budget_of_each_launcher, ("kill_rank", "two_failures")
     ),
     Mutation(
-        "each launcher counts its cycles without progress",
-        _count_of_each_launcher,
-        ("kill_rank", "two_failures"),
-    ),
-    Mutation(
         "a file that cannot be read is no progress",
         _set(records.Ending, "is_measured", True),
         ("kill_rank", "two_failures"),
@@ -248,27 +161,18 @@ MUTATIONS = (
         ("kill_rank", "two_failures"),
     ),
     Mutation("heartbeats do not come from step", _wedged_launcher_looks_alive),
-    Mutation(
-        "an unknown field ends a launcher",
-        _set(records, "_built", _unknown_field_ends_a_launcher),
-        ("other_version", "kill_rank"),
-    ),
     Mutation("evidence is taken twice", _replace(node.Settle, _evidence_twice)),
     Mutation(
         "a signal is lost while ranks start", _replace(node.Start, on=_signal_is_lost_in_start), IN_A_RESTART
     ),
-    Mutation(
-        "a signal is lost while ranks stop", _replace(node.Stop, on=_signal_is_lost_in_stop), IN_A_RESTART
-    ),
     Mutation("the rest waits for a node that failed", _set(gathering, "FAILED_WAIT", 1e9), ("break_start",)),
-    Mutation("nodes leave with exit codes of their own", _own_exit_code),
     Mutation(
         "the store's host does not leave last", _set(stopping, "has_other_launchers", lambda *args: False)
     ),
     # the rules of this one
     Mutation("spares come before nodes that trained", _spares_before_those_that_trained, SPARES),
     Mutation("nodes that trained are not waited for", _set(gathering, "missing", lambda *args: []), SPARES),
-    Mutation("ranks start before all nodes are ready", _begins_before_all_are_ready),
+    Mutation("ranks start before all nodes are ready", _set(gathering, "_all_ready", lambda self: True)),
     Mutation(
         "a cycle begins before the last one has ended",
         _replace(node.Stop, on=_next_cycle_before_the_last_ends),
@@ -301,19 +205,5 @@ MUTATIONS = (
     Mutation(
         "a rank that raised is not ended", _set(running, "watch_exits", lambda *args: []), ("raise_and_stay",)
     ),
-    Mutation(
-        "a rank that finished is ended like one that raised",
-        _set(exiting, "_after_good_end", _kills_the_finished),
-        ("kill_rank",),
-    ),
-    Mutation("a log keeps only its first lines", _set(records.View, "log", _log_keeps_its_first_lines)),
-    Mutation(
-        "a member that left is waited for",
-        _replace(node.Confirm, on=_waits_for_a_member_that_left),
-        IN_A_RESTART,
-    ),
-    Mutation("a request counts only where its record wins", _request_is_lost, ("request_in_a_failure",)),
-    Mutation("a node that leaves proposes only once", _host_gives_up_its_record, SIGNALS),
-    Mutation("a rank that ends before the last one starts", _replace(node.Start, on=_early_exit_is_lost)),
     Mutation("a sick node leaves by itself", _replace(node.Gather, on=_sick_node_leaves_by_itself)),
 )

@@ -125,28 +125,9 @@ def _in_a_restart(chance: random.Random) -> tuple[str, tuple[Any, ...]]:
 
 
 KINDS = (
-    *(
-        "kill_rank",
-        "kill_rank",
-        "two_failures",
-        "hang_rank",
-        "power_off",
-        "kill_launcher",
-        "suspend",
-        "freeze",
-    ),
-    *(
-        "cut",
-        "isolate",
-        "partition",
-        "slow",
-        "slow",
-        "replace",
-        "replace_twice",
-        "flapping_spare",
-        "lose_most",
-    ),
-    *("sigterm", "sigterm_some", "sigterm_all", "exclude", "shutdown", "launch", "host", "block_rank"),
-    *("break_start", "break_rank_store", "other_version", "suspend", "kill_rank"),
-    *("in_a_restart", "in_a_restart", "request_in_a_failure", "raise_and_stay", "raise_and_stay"),
-)
+    "kill_rank", "kill_rank", "two_failures", "hang_rank", "power_off", "kill_launcher", "suspend", "freeze", "cut",
+    "isolate", "partition", "slow", "slow", "replace", "replace_twice", "flapping_spare", "lose_most", "sigterm",
+    "sigterm_some", "sigterm_all", "exclude", "shutdown", "launch", "host", "block_rank", "break_start",
+    "break_rank_store", "other_version", "suspend", "kill_rank", "in_a_restart", "in_a_restart", "request_in_a_failure",
+    "raise_and_stay", "raise_and_stay",
+)  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.testing import KINDS, Fault, FaultSpecError, parse
-from holdfast.testing.fault import ALIASES, render
+from holdfast.testing.fault import render
 
 MIB = 1024 * 1024
 
@@ -75,16 +75,6 @@ def test_a_mistake_is_told_in_one_line_that_names_source_and_fault(text: str, wo
     assert message.startswith("HOLDFAST_FAULT: ") and repr(text) in message and "\n" not in message
 
 
-def test_a_mistake_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="unknown fault"):
-        Fault("explode", step=1)
-
-
-def test_every_alias_is_a_kind() -> None:
-    assert set(ALIASES.values()) <= set(KINDS)
-    assert not set(ALIASES) & set(KINDS)
-
-
 seconds = st.floats(0, 1e8, allow_nan=False)
 durations = st.none() | st.floats(0.001, 1e8)
 options = {
@@ -119,8 +109,3 @@ def faults(draw: st.DrawFn) -> Fault:
 @given(st.lists(faults(), min_size=1, max_size=3))
 def test_what_is_written_is_read_back_as_the_same(some: list[Fault]) -> None:
     assert parse(";".join(render(fault) for fault in some)) == tuple(some)
-
-
-def test_text_leaves_out_what_is_the_default() -> None:
-    assert str(Fault("kill", step=12, rank=1)) == "kill@step=12,rank=1"
-    assert str(Fault("hang", after=5.0)) == "sleep@after=5.0s"

@@ -24,12 +24,9 @@ def test_a_fault_happens_at_its_step_and_only_once() -> None:
     for step in range(3):
         faults.at_step(step)
     with pytest.raises(InjectedFault, match="exception@step=3"):
-        faults.at_step(3)
+        faults.at_step(3, "data_loading")  # the first call of the step
     faults.at_step(3)
-
-
-def test_a_later_step_does_not_make_up_for_a_missed_one() -> None:
-    Faults([BOOM]).at_step(4)
+    Faults([BOOM]).at_step(4)  # does not make up for a missed step
 
 
 def test_a_point_chooses_among_the_calls_of_a_step() -> None:
@@ -40,11 +37,6 @@ def test_a_point_chooses_among_the_calls_of_a_step() -> None:
         faults.at_step(3, "checkpointing")
 
 
-def test_without_a_point_it_is_the_first_call_of_the_step() -> None:
-    with pytest.raises(InjectedFault):
-        Faults([BOOM]).at_step(3, "data_loading")
-
-
 def test_several_faults_of_one_step_happen_in_their_order() -> None:
     faults = inject("exception@step=1,message=first;exception@step=1,message=second")
     for message in ("first", "second"):
@@ -52,32 +44,26 @@ def test_several_faults_of_one_step_happen_in_their_order() -> None:
             faults.at_step(1)
 
 
-@pytest.mark.parametrize(("rank", "happens"), [(0, False), (1, True), ("all", True)])
-def test_it_happens_on_its_rank(rank: int | str, happens: bool) -> None:
-    faults = Faults([Fault("exception", step=1, rank=rank)], JobPlace(rank=1, world_size=2))  # type: ignore[arg-type]
-    assert _happens(faults, 1) == happens
-
-
-@pytest.mark.parametrize(("cycle", "happens"), [(0, False), (1, True), ("each", True)])
-def test_it_happens_in_its_cycle(cycle: int | str, happens: bool) -> None:
-    faults = Faults([Fault("exception", step=1, cycle=cycle)], JobPlace(cycle=1))  # type: ignore[arg-type]
-    assert _happens(faults, 1) == happens
+@pytest.mark.parametrize(
+    ("where", "happens"),
+    [
+        ({"rank": 0}, False),
+        ({"rank": 1}, True),
+        ({"rank": "all"}, True),
+        ({"rank": 1, "cycle": 0}, False),
+        ({"rank": 1, "cycle": 1}, True),
+        ({"rank": 1, "cycle": "each"}, True),
+    ],
+)
+def test_it_happens_on_its_rank_in_its_cycle(where: dict[str, int | str], happens: bool) -> None:
+    place = JobPlace(rank=1, world_size=2, cycle=1 if "cycle" in where else 0)
+    assert _happens(Faults([Fault("exception", step=1, **where)], place), 1) == happens
 
 
 def test_a_rank_that_does_not_exist_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     for rank in range(2):
         Faults([Fault("kill", step=1, rank=5)], JobPlace(rank, 2)).at_step(1)
     assert capfd.readouterr().err.count("will not happen: this job has 2 ranks") == 1
-
-
-def test_no_environment_means_no_fault() -> None:
-    for environ in ({}, {"HOLDFAST_FAULT": " "}):
-        Faults.from_env(environ).at_step(0)
-
-
-def test_the_environment_is_named_in_an_error() -> None:
-    with pytest.raises(FaultSpecError, match=r"HOLDFAST_FAULT: .*'kill@stpe=1'"):
-        Faults.from_env({"HOLDFAST_FAULT": "kill@stpe=1"})
 
 
 def test_the_end_of_the_block_disarms() -> None:
@@ -217,10 +203,6 @@ def test_the_place_comes_from_what_torchrun_sets() -> None:
     place = JobPlace.from_environ(environ)
     assert (place.rank, place.world_size, place.cycle) == (3, 4, 2)
     assert place.job != JobPlace.from_environ(environ | {"TORCHELASTIC_RUN_ID": "abd"}).job
-
-
-def test_without_a_launcher_the_job_has_one_rank() -> None:
-    assert JobPlace.from_environ({}) == JobPlace(0, 1, 0, "||")
 
 
 @pytest.mark.parametrize(("name", "text"), [("RANK", "one"), ("WORLD_SIZE", "0"), ("WORLD_SIZE", "-2")])

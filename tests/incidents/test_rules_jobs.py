@@ -1,0 +1,606 @@
+"""Jobs as users run them, from hand-made evidence, and verdicts that once went wrong: the truth of each is known.
+
+NCCL (a rank that waits spins at 100 % CPU, its stack ends in its own line), several groups, pipelines, hooks on
+autograd's thread, checkpoints written by a thread, arbitrary names, words in stderr.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.incidents import rules
+from holdfast.incidents.classify import nature_of_lines
+from holdfast.incidents.classify import raised as raised_as
+from holdfast.incidents.evidence import (
+    BoardFacts,
+    Case,
+    Child,
+    Collective,
+    Exit,
+    Frame,
+    KernelThread,
+    Missing,
+    NodeEvidence,
+    PassedLimit,
+    Process,
+    RankEvidence,
+    StackSource,
+    SystemCall,
+    Target,
+    Thread,
+    TriggerKind,
+)
+from holdfast.incidents.verdict import HIGH, LOW, MEDIUM
+from tests.incidents.cases import expect
+
+PYTHON = "/opt/conda/lib/python3.11"
+PACKAGES = f"{PYTHON}/site-packages"
+C10D = f"{PACKAGES}/torch/distributed/distributed_c10d.py"
+LOADER = f"{PACKAGES}/torch/utils/data/dataloader.py"
+THREADING = f"{PYTHON}/threading.py"
+APP = "/workspace/aurora/trainer.py"
+LINE = ("advance", APP, 212)
+MAIN = ("<module>", "/workspace/aurora/run.py", 31)
+BACKWARD = (
+    ("_engine_run_backward", f"{PACKAGES}/torch/autograd/graph.py", 823),
+    ("backward", f"{PACKAGES}/torch/autograd/__init__.py", 347),
+    ("backward", f"{PACKAGES}/torch/_tensor.py", 581),
+)
+ALL_REDUCE, RECEIVES = ("all_reduce", C10D, 2500), ("recv", C10D, 2600)
+THROTTLE = ("throttle", "/workspace/aurora/limits.py", 12)
+FOUR = [0, 1, 2, 3]
+Call = tuple[str, str, int]
+
+
+def thread(*calls: Call, name: str = "MainThread", tid: int = 0) -> Thread:
+    return Thread(name, tuple(Frame(*call) for call in calls), main=name == "MainThread", tid=tid)
+
+
+def spinning() -> Process:
+    kernel = KernelThread(1, "python", "R", "", 0.05, 2)
+    return Process("R", cpu=0.05, switches=2, sampled_over=0.05, threads=(kernel,))
+
+
+def waiting(name: str, channel: str = "", state: str = "S", **call: Any) -> Process:
+    kernel = KernelThread(1, "python", state, channel)
+    return Process(state, channel, system_call=SystemCall(name, **call), sampled_over=0.05, threads=(kernel,))
+
+
+def entry(sequence: int, state: str, group: str, members: list[int], **more: Any) -> Collective:
+    ago = more.pop("ago", 40.0 if state != "completed" else 41.0)
+    found = Collective(sequence, "all_reduce", group, "[[4096]]", "BFloat16", state, ago, tuple(members))
+    return replace(found, **{"backend": "nccl", **more})
+
+
+def transfer(operation: str, peer: int, state: str = "started", sequence: int = 9) -> Collective:
+    return entry(sequence, state, "pp", FOUR, operation=operation, p2p=True, peer=peer)
+
+
+def rank(number: int, *calls: Call, **more: Any) -> RankEvidence:
+    """One that lives; without calls it spins in its own line, under `.item()`."""
+    found = RankEvidence(
+        number, number % 8, 7000 + number, "n0",
+        board=BoardFacts(connected=True, heartbeats=50, step=50, silent=40.0, age=300.0, rhythm=0.8),
+        process=spinning(),
+        stacks=(thread(*(calls or (LINE,)), MAIN),),
+        stacks_from=StackSource.RANK,
+    )  # fmt: skip
+    return replace(found, **more)
+
+
+def reached(number: int, sequence: int, state: str, *calls: Call, **more: Any) -> RankEvidence:
+    """One of a job with one group, of which this is the newest collective."""
+    members = more.pop("members", FOUR)
+    entries = (entry(sequence, state, "0", members, **more.pop("changes", {})),)
+    return rank(number, *calls, collectives=entries, **more)
+
+
+def gone(number: int, status: int, ago: float, lines: tuple[str, ...] = (), **more: Any) -> RankEvidence:
+    end = Exit(status, ago=ago, asked=more.pop("asked", False), oom_killed=more.pop("oom_killed", False))
+    found = RankEvidence(number, number % 8, 7000 + number, "n0", exit=end, last_lines=lines)
+    return replace(found, stderr=nature_of_lines(lines), **more)
+
+
+def case(
+    ranks: list[RankEvidence], trigger: TriggerKind = TriggerKind.HANG, passed: int | None = 0, **more: Any
+) -> Case:
+    """Of one node; rank `passed` is over its limit."""
+    if passed is not None:
+        limit = PassedLimit("heartbeat", 40.1, 40.0)
+        ranks = [replace(each, passed=limit) if each.rank == passed else each for each in ranks]
+    node = NodeEvidence(
+        "n0", trigger, world_size=len(ranks), at=1e9, mono=1e4, accused=passed, ranks=tuple(ranks)
+    )
+    return Case((replace(node, **more),))
+
+
+def two_nodes(ranks: list[RankEvidence], passed: int) -> Case:
+    half, found = len(ranks) // 2, []
+    for number, of_node in enumerate((ranks[:half], ranks[half:])):
+        name, is_own = f"n{number}", passed in [each.rank for each in of_node]
+        trigger = TriggerKind.HANG if is_own else TriggerKind.ELSEWHERE
+        placed = [replace(each, node=name) for each in of_node]
+        found += case(placed, trigger, passed if is_own else None, node=name, node_rank=number).nodes
+    return Case(tuple(replace(each, nodes=2, world_size=len(ranks)) for each in found))
+
+
+FUTEX = waiting("futex", "futex_wait_queue")
+SLEEP = waiting("clock_nanosleep", "hrtimer_nanosleep")
+AWAY = waiting("recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="10.0.0.7:50000")
+
+
+def gloo(number: int, *calls: Call, **more: Any) -> RankEvidence:
+    """One of a job without a flight recorder."""
+    return rank(number, *calls, no_collectives=Missing.NOT_RECORDED, **more)
+
+
+def posted_receive() -> Case:
+    """Stage 0 has posted its next receive and waits for data, the others for it, on two nodes."""
+    loads = ("_try_get_data", LOADER, 1285), ("_next_data", LOADER, 1490), LINE
+    posted = (transfer("recv", 1),)
+    zero = rank(0, *loads, process=waiting("poll", "do_sys_poll"), collectives=posted)
+    return two_nodes(
+        [zero, *(rank(number, collectives=(transfer("recv", number - 1),)) for number in (1, 2, 3))], 2
+    )
+
+
+def polls_for_its_gpu() -> Case:
+    """Rank 0 waits for its GPU in poll(), below its own line; rank 1 has not come."""
+    zero = reached(0, 7, "started", process=waiting("poll", "do_sys_poll"))
+    one = reached(1, 6, "completed", THROTTLE, LINE, process=SLEEP)
+    return case([zero, one, reached(2, 7, "started")])
+
+
+def posted_collective_is_innocent() -> Case:
+    """Rank 0 logs over the network after it has enqueued a collective; rank 3 has not come to it."""
+    logs = ("readinto", f"{PYTHON}/socket.py", 718), ("getresponse", f"{PYTHON}/http/client.py", 1395), LINE
+    zero = reached(0, 7, "started", *logs, process=waiting("recvfrom", "sk_wait_data"))
+    three = reached(3, 6, "completed", THROTTLE, LINE, process=SLEEP)
+    return case([zero, reached(1, 7, "started"), reached(2, 7, "started"), three])
+
+
+def send_left_out() -> Case:
+    """Rank 0 leaves out one send and is already in the reduction of the shared embedding, for which it needs rank 3."""
+    return case([
+        rank(0, collectives=(transfer("send", 1, "completed", sequence=8), entry(4, "started", "emb", [0, 3]))),
+        rank(1, collectives=(transfer("recv", 0, sequence=9),)),
+        rank(2, collectives=(transfer("recv", 1),)),
+        rank(3, collectives=(transfer("recv", 2), entry(3, "completed", "emb", [0, 3]))),
+    ], passed=3)  # fmt: skip
+
+
+def gloo_receives() -> Case:
+    """A chain of blocking receives, without a flight recorder; its end sleeps."""
+    receives = [gloo(number, RECEIVES, LINE, process=FUTEX, peer=(number - 1) % 4) for number in (0, 2, 3)]
+    one = gloo(1, ("retry", "/workspace/aurora/rpc.py", 9), LINE, process=SLEEP)
+    return case([receives[0], one, *receives[1:]])
+
+
+def hook_on_autograd() -> Case:
+    """Rank 3's hook, on autograd's thread, waits for an HTTP server."""
+    hook = thread(
+        ("readinto", f"{PYTHON}/socket.py", 718),
+        ("getresponse", f"{PYTHON}/http/client.py", 1395),
+        ("notify", "/workspace/aurora/hooks.py", 40),
+        name="pt_autograd_0", tid=2,
+    )  # fmt: skip
+    kernel = (*FUTEX.threads, KernelThread(2, "pt_autograd_0", "S", "sk_wait_data"))
+    threads = (thread(*BACKWARD, LINE, MAIN), hook)
+    stuck = reached(3, 11, "completed", stacks=threads, process=replace(FUTEX, threads=kernel))
+    return case([*(reached(number, 12, "started") for number in range(3)), stuck])
+
+
+def checkpoint_thread() -> Case:
+    """Rank 1 joins the thread that writes its checkpoint; that one is blocked by the disk."""
+    writer = thread(
+        ("write", f"{PACKAGES}/torch/serialization.py", 799),
+        ("save", f"{PACKAGES}/torch/serialization.py", 944),
+        ("drain", "/workspace/aurora/keeper.py", 66),
+        name="keeper-0", tid=3,
+    )  # fmt: skip
+    joins = ("_wait_for_tstate_lock", THREADING, 1167), ("join", THREADING, 1147)
+    main = thread(*joins, ("settle", "/workspace/aurora/keeper.py", 90), MAIN)
+    kernel = (*FUTEX.threads, KernelThread(3, "python", "D", "nfs_wait_bit_killable"))
+    one = reached(1, 6, "completed", stacks=(main, writer), process=replace(FUTEX, threads=kernel))
+    return case([reached(0, 7, "started"), one, reached(2, 7, "started"), reached(3, 7, "started")])
+
+
+def checkpoint_thread_is_innocent() -> Case:
+    """Rank 0 writes a checkpoint in a thread and waits in the collective; rank 2 sleeps."""
+    writes = (
+        ("write", f"{PACKAGES}/torch/serialization.py", 799),
+        ("save", f"{PACKAGES}/torch/serialization.py", 944),
+    )
+    zero = reached(0, 7, "started")
+    zero = replace(zero, stacks=(*zero.stacks, thread(*writes, name="keeper-0", tid=3)))
+    two = reached(2, 6, "completed", THROTTLE, LINE, process=SLEEP)
+    return case([zero, reached(1, 7, "started"), two, reached(3, 7, "started")])
+
+
+def watchdog_aborts() -> Case:
+    """NCCL's watchdog has ended the ranks that waited; rank 2 still sleeps in its own code."""
+    lines = (
+        "[rank0]:[E ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) "
+        "ran for 600020 milliseconds before timing out.",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+    )
+    two = rank(2, ("poll", "/workspace/aurora/license.py", 70), LINE, process=SLEEP)
+    return case(
+        [gone(0, -6, 0.4, lines), gone(1, -6, 0.2, lines), two, gone(3, -6, 0.1, lines)], TriggerKind.CRASH
+    )
+
+
+def illegal_access() -> Case:
+    """A kernel of rank 1 reads where it must not; the others lose it."""
+    text = "NCCL error in: ProcessGroupNCCL.cpp:1331, remote process exited or there was a network error"
+    lost = [gone(number, 1, 0.1, raised=raised_as("DistBackendError", text, "", 0.1)) for number in (0, 2, 3)]
+    error = raised_as(
+        "torch.AcceleratorError", "CUDA error: an illegal memory access was encountered", "", 0.9
+    )
+    return case([lost[0], gone(1, 1, 0.6, raised=error), *lost[1:]], TriggerKind.CRASH)
+
+
+def workers_blocked() -> Case:
+    """A worker of rank 7's data loader is blocked by the disk."""
+    loader = ("_try_get_data", LOADER, 1285), ("_next_data", LOADER, 1490), ("__next__", LOADER, 730), LINE
+    workers = (
+        Child(81, "pt_data_worker", "D", "nfs_wait_bit_killable"),
+        Child(82, "pt_data_worker", "S", "pipe_read"),
+    )
+    process = replace(waiting("poll", "do_sys_poll"), children=workers)
+    seven = reached(7, 32, "completed", *loader, members=list(range(8)), process=process)
+    return case([*(reached(number, 33, "started", members=list(range(8))) for number in range(7)), seven])
+
+
+def event_loop_loads() -> Case:
+    """Rank 1 loads without workers through an event loop's thread (as fsspec does)."""
+    main = thread(
+        ("wait", THREADING, 359), ("wait", THREADING, 655), ("sync", f"{PACKAGES}/fsspec/asyn.py", 91),
+        ("__getitem__", "/workspace/aurora/shards.py", 44), ("_next_data", LOADER, 788), ("__next__", LOADER, 730),
+        LINE, MAIN,
+    )  # fmt: skip
+    polls = (
+        ("select", f"{PYTHON}/selectors.py", 468),
+        ("run_forever", f"{PYTHON}/asyncio/base_events.py", 608),
+    )
+    threads = (main, thread(*polls, name="fsspecIO", tid=4))
+    one = reached(1, 2, "completed", members=[0, 1], stacks=threads, process=FUTEX)
+    return case([reached(0, 3, "started", members=[0, 1]), one])
+
+
+def misleading_names() -> Case:
+    """Rank 1 sleeps in functions of its own that are named as torch's."""
+    own = (
+        ("barrier", "/workspace/load/save.py", 5),
+        ("all_reduce", "/workspace/load/distributed_c10d_helpers.py", 8),
+        ("backward", "/workspace/load/dataloader.py", 9),
+    )
+    waits = [gloo(number, ALL_REDUCE, LINE, process=FUTEX) for number in (0, 2, 3)]
+    return case([waits[0], gloo(1, *own, process=SLEEP), *waits[1:]], passed=2)
+
+
+def child_answers_nothing() -> Case:
+    """Rank 2 waits in a proxy of multiprocessing for an answer; the others are in a collective."""
+    calls = (
+        ("_recv", f"{PYTHON}/multiprocessing/connection.py", 395),
+        ("_callmethod", f"{PYTHON}/multiprocessing/managers.py", 818),
+        LINE,
+    )
+    process = waiting("read", "unix_stream_read_generic", target=Target.SOCKET)
+    process = replace(process, children=(Child(900, "python", "T"),))
+    ranks = [reached(number, 7, "started") for number in (0, 1, 3)]
+    return case([*ranks, reached(2, 6, "completed", *calls, process=process)], passed=2)
+
+
+def future_of_a_thread() -> Case:
+    """Rank 1 waits for a future, whose thread is blocked at a pipe."""
+    main = thread(
+        ("wait", THREADING, 327), ("result", f"{PYTHON}/concurrent/futures/_base.py", 451), LINE, MAIN
+    )
+    work = thread(
+        ("compress", "/workspace/aurora/pack.py", 12),
+        ("run", f"{PYTHON}/concurrent/futures/thread.py", 58),
+        ("_worker", f"{PYTHON}/concurrent/futures/thread.py", 83),
+        name="pack_0",
+        tid=5,
+    )
+    kernel = (
+        KernelThread(1, "python", "S", "futex_do_wait"),
+        KernelThread(5, "pack", "S", "anon_pipe_write"),
+    )
+    process = replace(waiting("futex", "futex_do_wait"), threads=kernel)
+    one = reached(1, 2, "completed", members=[0, 1], stacks=(main, work), process=process)
+    return case([reached(0, 3, "started", members=[0, 1]), one], passed=1)
+
+
+def asks(of: int) -> Process:
+    """It waits for an answer of this rank's process."""
+    return waiting(
+        "recvfrom", "wait_woken", target=Target.SOCKET, path="socket:[9]", peer="127.0.0.1:4", pid=7000 + of
+    )
+
+
+def torch_says_timed_out() -> Case:
+    """`Work.wait(timeout)` raises on all ranks but the one that is stopped."""
+    message = "Operation timed out!"
+    ranks = [gone(number, 1, 1.0, raised=raised_as("RuntimeError", message, "", 1.1)) for number in (0, 1, 2)]
+    return case([*ranks, rank(3, process=waiting("futex", state="T"))], passed=3)
+
+
+def stuck(*calls: Call, process: Process, **more: Any) -> Case:
+    """On gloo rank 0 is at these calls; rank 1 waits for it in a collective."""
+    return case([gloo(0, *calls, process=process, **more), gloo(1, ALL_REDUCE, LINE, process=FUTEX)])
+
+
+def written(call: str, path: str, *below: Call) -> Case:
+    """Rank 0 is in a call on a file, from its own code."""
+    return stuck(*below, LINE, process=waiting(call, target=Target.FILE, path=path))
+
+
+def after_a_crash(third: RankEvidence) -> Case:
+    """Two ranks lost a connection."""
+    text = "[/pytorch/gloo/pair.cc:571] Connection closed by peer [10.0.0.1]"
+    lost = [gone(number, 1, 0.5, raised=raised_as("RuntimeError", text, "", 0.5)) for number in (0, 1)]
+    return case([*lost, third], TriggerKind.CRASH, 2)
+
+
+def crashed(line: str) -> Case:
+    """Rank 2 has died by a signal, after this line in stderr."""
+    return after_a_crash(gone(2, -11, 1.0, (line, "Fatal Python error: Segmentation fault")))
+
+
+def own_timeout() -> Case:
+    """A timeout of the program's own is a cause."""
+    text = "feature store: wait for shard 7 timed out"
+    return after_a_crash(gone(2, 1, 1.0, raised=raised_as("TimeoutError", text, "", 1.0)))
+
+
+def has_finished() -> Case:
+    """The process of rank 0 is gone, after it had reported that it was finished."""
+    board = BoardFacts(connected=True, finished=True, silent=40.0, age=300.0)
+    zero = replace(gloo(0), process=Process("gone"), board=board, stacks=(), stacks_from=StackSource.NONE)
+    return case([zero, gloo(1, ("upload", APP, 5), process=SLEEP)], passed=1)
+
+
+def two_native_waits() -> Case:
+    """Each at another line: which of them waits for the other is not known."""
+    lines = ("send_forward", APP, 31), ("recv_backward", APP, 55)
+    return case([gloo(number, line, process=FUTEX) for number, line in enumerate(lines)])
+
+
+def posts_a_wait() -> Case:
+    """`work.wait()` is native: the stack ends in the program's own line, and the kernel shows a futex."""
+    waits = [gloo(number, ("exchange", APP, 31), process=FUTEX) for number in (1, 2)]
+    return case([gloo(0, ("shuffle", APP, 70), process=SLEEP), *waits], passed=2)
+
+
+def first_collective_of_all() -> Case:
+    """Nothing is completed yet, and the recorder has no times: every state is `scheduled`."""
+    first = (entry(1, "scheduled", "0", FOUR, operation="broadcast"),)
+    return case([rank(number, collectives=first if number else ()) for number in FOUR], passed=1)
+
+
+def other_operation() -> Case:
+    """Rank 2 is in another operation of one of its two groups."""
+    done = entry(5, "completed", "0", FOUR), entry(3, "completed", "tp", FOUR)
+    operations = ["all_gather" if number == 2 else "all_reduce" for number in FOUR]
+    last = [entry(6, "started", "0", FOUR, operation=operation) for operation in operations]
+    return case([rank(number, collectives=(*done, last[number])) for number in FOUR])
+
+
+def ahead_in_a_pipeline() -> Case:
+    """Rank 1 skipped its transfers, and waits in the barrier at the end."""
+    waits = [gloo(number, RECEIVES, LINE, process=FUTEX) for number in (0, 2, 3)]
+    return case([*waits, gloo(1, ("barrier", C10D, 4700), LINE, process=FUTEX)])
+
+
+def waits_for_a_part(operation: str) -> Case:
+    """gloo records no sends and receives: the peer comes from the arguments of the call on the stack."""
+    ranks = [gloo(number, ALL_REDUCE, LINE, process=FUTEX) for number in (0, 1, 3)]
+    return case([*ranks, gloo(2, (operation, C10D, 2100), LINE, process=FUTEX, peer=1)], passed=2)
+
+
+def exchanges() -> Case:
+    """Ranks 0 and 1 are in counterparts of one transfer, and rank 2 never came to the collective of rank 3."""
+    send, receive = gloo(0, ("send", C10D, 2000), LINE, peer=1), gloo(1, RECEIVES, LINE, peer=0)
+    pair = [replace(each, process=FUTEX) for each in (send, receive)]
+    return case([*pair, gloo(2, ("embed", APP, 70)), gloo(3, ALL_REDUCE, LINE, process=FUTEX)], passed=3)
+
+
+def end_of_a_chain() -> Case:
+    """0 receives from 1, which sums with 2, which sums with 3; 3 is in a barrier of its own."""
+    done = entry(3, "completed", "last", [2, 3])
+    own = entry(4, "started", "own", [3], operation="barrier")
+    return case([
+        rank(0, collectives=(transfer("recv 0<-1", 1),)),
+        rank(1, collectives=(entry(4, "started", "first", [1, 2]),)),
+        rank(2, collectives=(done, entry(4, "started", "last", [2, 3]))),
+        rank(3, collectives=(done, own)),
+    ])  # fmt: skip
+
+
+def leaves_the_order() -> Case:
+    """Ranks 0 and 1 sum in their pair, then all ranks sum. Rank 0 leaves out its pair's sum once."""
+    pair, world = ("pair", [0, 1]), ("0", FOUR)
+    past = [
+        entry(1 + at // 2, "completed", name, members, ago=90.0 - at, backend="gloo")
+        for at, (name, members) in enumerate([pair, world] * 4)
+    ]
+    last = [entry(5, "scheduled", *group, ago=80.0, backend="gloo") for group in (world, pair, world, world)]
+    ranks = [
+        rank(number, ALL_REDUCE, LINE, process=FUTEX, collectives=(*past, last[number])) for number in FOUR
+    ]
+    return case(ranks, passed=2)
+
+
+def holds_a_lock() -> Case:
+    """Rank 0 downloads under a lock; the others wait for the lock, and no rank waits in a collective."""
+    locked = waiting("flock", target=Target.LOCK, path="/locks/cache", pid=7000)
+    downloads = waiting("recvfrom", target=Target.SOCKET, path="socket:[9]", peer="10.0.0.7:80")
+    waits = [gloo(number, ("load", APP, 5), process=locked) for number in (1, 2)]
+    return case([gloo(0, ("load", APP, 6), process=downloads), *waits], passed=1)
+
+
+def native_wait_for_no_peer() -> Case:
+    """Both neighbours wait for rank 1 by their recorders, and its own has nothing pending."""
+    one = rank(1, process=waiting("futex"), collectives=(transfer("send 1->2", 2, "completed"),))
+    neighbours = [
+        rank(0, collectives=(transfer("recv 0<-1", 1),)),
+        rank(2, collectives=(transfer("recv 2<-1", 1),)),
+    ]
+    return case([neighbours[0], one, neighbours[1]])
+
+
+def two_groups_wait() -> Case:
+    """Ranks 0 and 1 wait in a group without the culprit, because rank 1 waits for it in the group of all."""
+    zero = rank(0, collectives=(entry(7, "started", "pair", [0, 1]),))
+    one = rank(1, collectives=(entry(41, "started", "all", [0, 1, 2]),))
+    two = rank(2, process=waiting("", state="S"), collectives=(entry(40, "completed", "all", [0, 1, 2]),))
+    return case([zero, one, two])
+
+
+def unread(why: Missing) -> Case:
+    """Four ranks spin: 0 and 1 wait for 3, whose recorder shows it, and that of 2 could not be read."""
+    ranks = [
+        reached(number, 6 if number < 2 else 5, "scheduled" if number < 2 else "completed") for number in FOUR
+    ]
+    ranks[2] = replace(ranks[2], collectives=(), no_collectives=why)
+    return case(ranks)
+
+
+def alone_with_an_unread_recorder() -> Case:
+    """Rank 1 computes, or it waits for its GPU as the others do: nothing shows that these wait for it."""
+    ranks = [reached(number, 6, "scheduled", members=[]) for number in range(3)]
+    ranks[1] = replace(ranks[1], collectives=(), no_collectives=Missing.FAILED)
+    return case(ranks)
+
+
+def late_gpu_of_two() -> Case:
+    """Both have enqueued 6; the GPU of rank 1 has not begun it."""
+    plain = {"operation": "nccl:all_reduce", "backend": ""}
+    states = ("started", "scheduled")
+    return case([reached(number, 6, state, changes=plain) for number, state in enumerate(states)])
+
+
+def asked_for(*ranks: tuple[RankEvidence, float, float]) -> Case:
+    """On request: ranks with the seconds of their silence, and those that are usual between two signs of life."""
+    boards = [
+        replace(each, board=BoardFacts(connected=True, step=50, silent=silent, age=300.0, rhythm=rhythm))
+        for each, silent, rhythm in ranks
+    ]
+    return case(boards, TriggerKind.DIAGNOSE, None)
+
+
+def silent_from_the_start() -> Case:
+    """Imports and the first step may take minutes."""
+    quiet = BoardFacts(connected=True, silent=60.0, age=60.0)
+    loads = ("_try_get_data", LOADER, 1285), ("_next_data", LOADER, 1490), LINE
+    ranks = [
+        gloo(0, ALL_REDUCE, LINE, process=FUTEX),
+        gloo(1, *loads, process=waiting("poll", "do_sys_poll")),
+    ]
+    return case([replace(each, board=quiet) for each in ranks], TriggerKind.DIAGNOSE, None)
+
+
+WAITS = gloo(0, ALL_REDUCE, LINE, process=FUTEX)
+JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
+    "a receive is posted": (posted_receive(), (0, "data_loading")),
+    "polls for its GPU": (polls_for_its_gpu(), (1, "user_code")),
+    "a posted collective is innocent": (posted_collective_is_innocent(), (3, "user_code")),
+    "a send is left out": (send_left_out(), (0, "mismatched_collective")),
+    "receives on gloo": (gloo_receives(), (1, "user_code")),
+    "a hook on autograd's thread": (hook_on_autograd(), (3, "network")),
+    "a thread writes the checkpoint": (checkpoint_thread(), (1, "checkpoint_io")),
+    "a thread that writes is innocent": (checkpoint_thread_is_innocent(), (2, "user_code")),
+    "NCCL's watchdog aborts": (watchdog_aborts(), (2, "user_code")),
+    "an illegal access": (illegal_access(), (1, "exception")),
+    "a worker is blocked": (workers_blocked(), (7, "data_loading")),
+    "an event loop loads": (event_loop_loads(), (1, "data_loading")),
+    "misleading names": (misleading_names(), (1, "user_code")),
+    "a child answers nothing": (child_answers_nothing(), (2, "child")),
+    "a future of a thread": (future_of_a_thread(), (1, "user_code")),
+    "a chain of connections": (
+        case([*(rank(n, process=asks(of)) for n, of in ((0, 3), (1, 0), (3, 2))), rank(2, process=SLEEP)], passed=1),
+        (2, "user_code"),
+    ),
+    "a manager on another machine": (
+        case([
+            reached(0, 7, "started"),
+            reached(1, 6, "completed", ("_recv", f"{PYTHON}/multiprocessing/connection.py", 395), LINE, process=AWAY),
+        ], passed=1),
+        (1, "network"),
+    ),
+    "the far end is a thread of a rank": (
+        case([*(reached(n, 7, "started") for n in (0, 2, 3)), reached(1, 6, "completed", process=asks(0))], passed=1),
+        (0, "network"),
+    ),
+    "the far end waits for another": (
+        case([
+            *(reached(0, 7, "started"), reached(1, 6, "completed", process=asks(0)), reached(2, 7, "started")),
+            reached(3, 6, "completed", ("solve", APP, 9)),
+        ], passed=3),
+        (3, "user_code"),
+    ),
+    "torch says that it timed out": (torch_says_timed_out(), (3, "stopped")),
+    "all raise the same": (
+        case([gone(n, 1, 0.9 + n / 100, raised=raised_as("FloatingPointError", "NaN", "", 1.0)) for n in FOUR]),
+        (None, "exception"),
+    ),
+    "native waits for a rank that sleeps": (posts_a_wait(), (0, "user_code")),
+    "two native waits": (two_native_waits(), (None, "unknown", LOW, "rank 1 ")),
+    "retries in stderr, then a crash": (
+        crashed("wandb: retrying: HTTPSConnectionPool: Connection refused"), (2, "signal", HIGH),
+    ),
+    "a timeout in stderr, then a crash": (crashed("socket timeout"), (2, "signal", HIGH)),
+    "a timeout of the program's own": (own_timeout(), (2, "exception")),
+    "a rank that has finished": (has_finished(), (1, "user_code")),
+    **{
+        f"{call} {path}": (written(call, path), (0, "user_code", MEDIUM, f"{call} {path}"))
+        for call, path in (("write", "/mnt/run.wandb"), ("fsync", "/mnt/model.ckpt"), ("read", "/mnt/cfg.yaml"))
+    },
+    "a file below a save": (
+        written("write", "/mnt/a.log", ("_save", f"{PACKAGES}/torch/serialization.py", 900)), (0, "checkpoint_io"),
+    ),
+    "a file below a loader": (written("read", "/mnt/a.log", ("_next_data", LOADER, 7)), (0, "data_loading")),
+    "a FIFO of the program's own": (
+        stuck(("wait_for_go", APP, 30), process=waiting("openat", "wait_for_partner")), (0, "user_code"),
+    ),
+    "a function that is called resume": (written("read", "/home/u/table.bin", ("resume", APP, 30)), (0, "user_code")),
+    "the first collective of all": (first_collective_of_all(), (0, "user_code")),
+    "another operation in one of two groups": (other_operation(), (2, "mismatched_collective")),
+    "ahead in a pipeline": (ahead_in_a_pipeline(), (1, "mismatched_collective")),
+    "a send is left out on gloo": (waits_for_a_part("recv"), (1, "mismatched_collective", MEDIUM)),
+    "a receive is left out on gloo": (waits_for_a_part("send"), (1, "mismatched_collective", MEDIUM)),
+    "two ranks exchange": (exchanges(), (2, "user_code")),
+    "the end of a chain waits in a collective": (end_of_a_chain(), (3, "missing_collective")),
+    "one leaves the order of its groups": (leaves_the_order(), (0, "mismatched_collective", MEDIUM)),
+    "one holds a file lock": (holds_a_lock(), (0, "network")),
+    "a native wait for no peer": (native_wait_for_no_peer(), (1, "lock", MEDIUM)),
+    "two groups wait": (two_groups_wait(), (2, "user_code", "", "(sequence 41)")),
+    **{
+        f"a recorder that was not read: {why}": (unread(why), (3, "user_code"))
+        for why in (Missing.TOO_LATE, Missing.NOT_RECORDED, Missing.FAILED)
+    },
+    "one of which the recorder was not read": (alone_with_an_unread_recorder(), (1, "user_code", LOW)),
+    "a late GPU in a group of two": (late_gpu_of_two(), (1, "user_code")),
+    "silent from the start": (silent_from_the_start(), (1, "data_loading", LOW)),
+    "silent as is usual for another": (
+        asked_for((WAITS, 14.0, 0.1), (gloo(1), 14.0, 0.1), (replace(WAITS, rank=2), 0.3, 14.0)),
+        (1, "user_code", LOW),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_job_has_the_verdict(name: str) -> None:
+    expect(*JOBS[name])
+
+
+def test_edge_to_a_rank_with_an_unread_recorder_is_none() -> None:
+    edges = rules.judge(unread(Missing.TOO_LATE)).edges
+
+    assert [edge.awaited for edge in edges if edge.via == "recorder"] == [(3,)]
