@@ -91,6 +91,25 @@ def test_the_stopped_rank_is_accused_whoever_is_late_first(jobs: Jobs) -> None:
     assert sent["rank"] == 1
 
 
+UNTOLD = """
+class Untold(Exception):
+    def __str__(self):
+        raise RuntimeError("a handler of a signal, or a defect")
+
+def happens():
+    raise Untold
+"""
+
+
+@pytest.mark.slow
+def test_an_exception_without_a_text_is_an_exception_nevertheless(jobs: Jobs) -> None:
+    job = jobs(UNTOLD + TRAINING, *LIMIT)
+    job.end(0)
+    record = _incident(job)
+    assert (record["rank"], record["cause"]) == (1, "exception")
+    assert "an uncaught exception: its text is not known" in record["sentence"]
+
+
 @pytest.mark.slow
 def test_an_exception_comes_first_and_secrets_stay_out(jobs: Jobs) -> None:
     secret = "hunter2-is-my-password"

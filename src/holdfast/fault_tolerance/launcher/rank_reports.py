@@ -163,6 +163,7 @@ class RankReports:
             is_marked = local in boards and boards[local].main_raised
             at = boards[local].main_ended_ns / SECOND if is_marked else now
             found = self.failure(RankExit(group.rank_of(local), local, pid, UNHANDLED, at))
+            found = replace(found, has_raised=is_marked)
             if local in self._failing or not (is_marked or found.leaving):
                 continue
             self._failing[local] = found
@@ -170,7 +171,7 @@ class RankReports:
             self._journal.record("rank_failing", cycle=self._cycle, **rank, error=found.error)
             text = found.meaning.removesuffix(f" ({found.exit.meaning})").rstrip(": ")
             if found.error is None:
-                text = "an uncaught exception, whose text is not known"
+                text = f"{failures.UNTOLD['type']}: {failures.UNTOLD['message']}"
             failure = found.signature(_reported_step(boards.get(local)))
             yield m.RankFailing(local, found.cause, text, now - found.began, failure)
 
@@ -187,7 +188,8 @@ class RankReports:
         """A rank has ended, into the journal; `signalled` is the signal by which the launcher stopped it, or 0."""
         was_stopped = bool(signalled) and (found.patience is not None or obeyed(found, signalled))
         found = replace(found, by_launcher=was_stopped)
-        failure = self.failure(found)
+        board = self._boards.snapshots().get(found.local_rank)
+        failure = replace(self.failure(found), has_raised=board is not None and board.main_raised)
         error = failure.error if found.status and not was_stopped else None
         if was_stopped and found.local_rank in self._failing:
             kept_by = self._kept_by.get(found.local_rank, "")
@@ -206,7 +208,7 @@ class RankReports:
             **({"error": error} if error else {}),
         )
         local, ago = found.local_rank, now - failure.began
-        signature = failure.signature(_reported_step(self._boards.snapshots().get(local)))
+        signature = failure.signature(_reported_step(board))
         return m.RankExited(
             local, found.status, failure.cause, failure.meaning, ago, failure.leaving, signature
         )

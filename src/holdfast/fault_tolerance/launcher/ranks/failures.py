@@ -48,6 +48,8 @@ CUT_OFF = {
     "FileNotFoundError",
 }
 """Exceptions of the data loader when a worker ends while it hands over a batch."""
+UNTOLD = {"type": "an uncaught exception", "message": "its text is not known", "traceback": ""}
+"""Of a rank that could not keep it: its text cannot be made, or a signal's handler raised in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Failure:
     """One rank's end with what is known of the cause; `error` has type, message, traceback and at, or is None.
 
     `hung` is the monitor's verdict on a rank that was ended for a hang: whatever it did then, that was the cause.
-    `kept_by` is what kept the process after its exception, where it had to be killed.
+    `kept_by` is what kept the process after its exception, where it had to be killed. `has_raised`: an uncaught
+    exception has ended its main thread, whether its text is known or not.
     """
 
     exit: RankExit
@@ -63,6 +66,7 @@ class Failure:
     last_lines: tuple[str, ...] = ()
     hung: dict[str, Any] | None = None
     kept_by: str = ""
+    has_raised: bool = False
 
     @property
     def leaving(self) -> bool:
@@ -146,7 +150,7 @@ def _with_files(failure: Failure, torch_error: str, stderr_files: list[str]) -> 
     error = _torch_error(torch_error)
     tails = (() if error else last_lines(path) for path in stderr_files if path)
     lines = tuple(_clean(line) for line in next(filter(None, tails), ()))
-    return replace(failure, error=error, last_lines=lines)
+    return replace(failure, error=error or (UNTOLD if failure.has_raised else None), last_lines=lines)
 
 
 def log(ordered: list[Failure], node: str, cycle: int, record: CycleRecord | None, max_restarts: int) -> None:
