@@ -74,6 +74,8 @@ class InjectionPoint:
         self.kind: str = self._given["kind"]
         self.workers: int = self._given["workers"]
         self.port: int = self._given["port"]
+        self.chosen: int = self._given["rank"]
+        """The rank in which it happens."""
         self.ward: Any = None
         """The second program's client."""
         self._is_replaced = False

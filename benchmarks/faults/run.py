@@ -43,6 +43,8 @@ SECTIONS = {
     2: {"zeta": 10.0, "kappa": 6.0},
     3: {"начало": 10.0, "étape nº1": 3.0, "データ": 2.0, "проверка/тест": 3.0, "保存": 3.0},
     4: {},
+    5: {"prep": 20.0, "fit": 4.0, "eval": 4.0, "persist": 5.0},
+    6: {},
 }
 """Limits of each program, seconds: short for the corpus, and long enough for several jobs at a time."""
 RESTARTS = 2
