@@ -24,6 +24,7 @@ from holdfast.incidents.early import (
     Sign,
     ThreadCount,
     sample,
+    thread_counts,
 )
 from tests.monitor.node import state
 from tests.processes import Spawner, wait_until
@@ -474,3 +475,10 @@ def test_a_real_process_that_has_ended_and_was_not_waited_for(pair: Callable[...
     end = time.monotonic() + CONFIRM + 2 * PERIOD
     while time.monotonic() < end:
         assert job.look() is None
+
+
+def test_threads_of_a_process_that_is_not_there() -> None:
+    assert thread_counts(1 << 30) is None
+    counts = thread_counts(os.getpid())
+    assert counts is not None
+    assert counts[os.getpid()].switches > 0

@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.incidents import evidence as E
@@ -189,6 +189,7 @@ def test_report_of_64_different_ranks_fits() -> None:
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(ANY_CASES, ANY_JUDGEMENTS, st.booleans())
+@example(E.Case(), Judgement(Verdict(Kind.UNKNOWN, ""), (Activity(0, Kind.UNKNOWN),)), False)
 def test_report_of_any_evidence_is_short_and_safe(case: E.Case, judgement: Judgement, by_rules: bool) -> None:
     lines = report_lines(case, judge(case) if by_rules else judgement, number=1, folder=FOLDER)
     assert 0 < len(lines) <= MOST
@@ -207,6 +208,9 @@ def test_rejudged_lines_name_what_changed() -> None:
     changed, *rest = rejudged_lines(then, now)
     assert "culprit rank 0 (node gpu-12) -> rank 5 (node gpu-12)" in changed and "low -> high" in changed
     assert rest[0].startswith("  Then (uninterruptible, confidence low)")
+    first, *others = now.activities
+    moved = replace(now, activities=(replace(first, kind=Kind.LOCK), *others))
+    assert rejudged_lines(moved, now)[-1] == "    rank 0: lock -> in_collective"
 
 
 @given(ANY_JUDGEMENTS, ANY_JUDGEMENTS)

@@ -111,6 +111,7 @@ def test_a_pattern_needs_two_rounds() -> None:
     assert breaks_its_pattern(rounds(2, entry(5, sizes="[[1024]]"))) is False
     assert breaks_its_pattern(rounds(2, entry(5, sizes="[[7]]"))) is True
     assert breaks_its_pattern((entry(1), entry(2, sizes="[[9]]"))) is False
+    assert breaks_its_pattern(()) is False
 
 
 def test_a_rank_that_has_not_come_from_the_start_keeps_those_waiting_that_have() -> None:

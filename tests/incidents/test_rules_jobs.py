@@ -486,6 +486,13 @@ def late_gpu_of_two() -> Case:
     return case([reached(number, 6, state, changes=plain) for number, state in enumerate(states)])
 
 
+def absent_from_a_barrier() -> Case:
+    """Rank 0 reports that rank 2 was absent, which sleeps; rank 1 may wait for its GPU."""
+    error = raised_as("RuntimeError", "Rank 2 failed to pass monitoredBarrier in 30000 ms", "", 0.2)
+    ranks = [gone(0, 1, 0.1, raised=error), rank(1), rank(2, THROTTLE, LINE, process=SLEEP)]
+    return case(ranks, TriggerKind.CRASH)
+
+
 def asked_for(*ranks: tuple[RankEvidence, float, float]) -> Case:
     """On request: ranks with the seconds of their silence, and those that are usual between two signs of life."""
     boards = [
@@ -546,6 +553,7 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
         (3, "user_code"),
     ),
     "torch says that it timed out": (torch_says_timed_out(), (3, "stopped")),
+    "absent from torch's barrier": (absent_from_a_barrier(), (2, "user_code")),
     "all raise the same": (
         case([gone(n, 1, 0.9 + n / 100, raised=raised_as("FloatingPointError", "NaN", "", 1.0)) for n in FOUR]),
         (None, "exception"),

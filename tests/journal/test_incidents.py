@@ -99,6 +99,13 @@ def fault_on_another_node() -> Story:
     return story.tell(8, "resume", cycle=1, rank=0).tell(8.5, "resume", "b", cycle=1, rank=2)
 
 
+def resumed_elsewhere() -> Story:
+    """Only another node, whose clocks are its own, has the first step after the restart."""
+    story = two_nodes().exit(5, 0, rank=0, code=1).restart(5.5, to=1).restart(5.5, to=1, node="b")
+    story.cycle(7, 1).cycle(7, 1, node="b", first=2)
+    return story.tell(8, "resume", "b", cycle=1, rank=2)
+
+
 def set_back() -> Story:
     """The wall clock."""
     story = one_cycle().exit(5, 0, rank=0, code=1).restart(5, to=1)
@@ -274,6 +281,7 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
         {"kind": "launcher lost", "run": 1, "t": START + 30, "outcome": "the job was started again",
          "resume_seconds": 4.0},
     ),
+    "a resume that another node has": (resumed_elsewhere(), {"node": "a", "resume_seconds": 3.0}),
     "a wall clock that is set back": (set_back(), {"restart_seconds": 1.1, "resume_seconds": 3.0}),
     "a rank that stays at its end": (
         judged(one_cycle().tell(70, "exit_delayed", cycle=0, rank=1, pid=1001, seconds=60.0), 71, **AT_ITS_EXIT),

@@ -66,6 +66,11 @@ def test_a_rank_that_does_not_exist_is_said_once(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err.count("will not happen: this job has 2 ranks") == 1
 
 
+def test_no_environment_means_no_fault() -> None:
+    for environ in ({}, {"HOLDFAST_FAULT": " "}):
+        Faults.from_env(environ).at_step(0)
+
+
 def test_the_end_of_the_block_disarms() -> None:
     with inject("exception@step=1;exception@after=1h;kill@after=1h") as faults:
         assert _fault_threads()

@@ -141,7 +141,7 @@ def _facts(view: IncidentView) -> dict[str, str]:
     awaited = [edge.waiters[0] for edge in view.edges if view.verdict.rank in edge.awaited and edge.waiters]
     waiter = next((view.activities[number] for number in awaited if number in view.activities), None)
     limit = next((rank.passed for rank in view.case.ranks if rank.passed), None)
-    nodes = {view.ranks[number].node for number in view.alike}
+    nodes = {view.ranks[number].node for number in view.alike if number in view.ranks}
     node = view.verdict.node or (nodes.pop() if len(nodes) == 1 else "")
     core = visible(rank.exit.core_dump, 100) if rank and rank.exit else ""
     return {
