@@ -8,10 +8,6 @@ from holdfast.autoresume.outcome import LONGEST, Account, Cause, account_of
 from tests.journal.story import START, Story
 
 
-def test_no_journal_tells_nothing() -> None:
-    assert account_of([]) == Account()
-
-
 def test_the_first_to_fail_and_who_took_part() -> None:
     story = (
         Story()

@@ -88,10 +88,7 @@ def test_a_request_for_the_end_is_final(chains: Chains) -> None:
     again = chains.sh("exit 9")
     assert again.wait() == 93
     assert "nothing is started: attempt 1 shut the job down" in again.err()
-
-
-def test_it_is_final_also_after_a_chain_that_came_to_no_attempt(chains: Chains) -> None:
-    assert chains.sh(f"{FINISH}; exit 93").wait() == 93
+    # Also after a chain that came to no attempt.
     with (chains.run_dir / LEDGER).open("a") as file:
         file.write('{"t": 9, "kind": "chain", "flag": "elsewhere"}\n')
     assert chains.sh("exit 9").wait() == 93
@@ -142,13 +139,6 @@ def test_signals_wait_before_the_first_thread(chains: Chains, monkeypatch: pytes
     assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= masks[0]
 
 
-def test_max_jobs(chains: Chains) -> None:
-    run = chains.sh("exit 75", "--max-jobs", "2")
-    assert run.wait() == 1
-    assert chains.endings == ["preempted"] * 2
-    assert "not finished after 2 attempts, which is the limit (--max-jobs)" in run.err()
-
-
 def test_max_jobs_and_failures_of_a_start_that_carries_on(chains: Chains) -> None:
     first = chains.sh("[ $HOLDFAST_ATTEMPT = 1 ] && exit 5; exec sleep 60")
     begun(first, 2)
@@ -159,15 +149,6 @@ def test_max_jobs_and_failures_of_a_start_that_carries_on(chains: Chains) -> Non
     assert second.wait() == 1
     assert "not finished after one attempt, which is the limit (--max-jobs)" in second.err()
     assert chains.endings == ["failed", "lost", "preempted"]
-
-
-def test_attempts_that_end_quickly_follow_more_slowly(chains: Chains) -> None:
-    run = chains.start("false", options=("--backoff", "0.2"))
-    assert run.wait() == 1
-    first, second, third = chains.ledger.attempts
-    assert first.ended and second.ended
-    assert second.began - first.ended >= 0.2
-    assert third.began - second.ended >= 0.4
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -207,17 +188,14 @@ def test_cancelling_between_two_attempts(chains: Chains) -> None:
     assert chains.endings == ["failed"]
 
 
-def test_what_finishes_while_it_is_cancelled_is_finished(chains: Chains) -> None:
-    run = chains.sh(f"trap '{FINISH}; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_what_finishes_on_a_signal_is_finished(chains: Chains, number: int) -> None:
+    """While it is cancelled, and at a signal of the training's own, which is passed on."""
+    name = signal.Signals(number).name.removeprefix("SIG")
+    run = chains.sh(f"trap '{FINISH}; exit 0' {name}; echo ready; while :; do sleep 0.05; done")
     run.wait_for("^ready$")
-    assert run.stop(signal.SIGTERM) == 0
+    assert run.stop(number) == 0
     assert chains.endings == ["finished"]
-
-
-def test_signals_of_the_trainings_own_are_passed_on(chains: Chains) -> None:
-    run = chains.sh(f"trap '{FINISH}; exit 0' USR1; echo ready; while :; do sleep 0.05; done")
-    run.wait_for("^ready$")
-    assert run.stop(signal.SIGUSR1) == 0
 
 
 def held_until_told(held: Path, go: Path) -> str:

@@ -90,12 +90,10 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
 def test_why(known: Evidence, kind: Kind, why: str) -> None:
     found = ending_of(known)
     assert (found.kind, found.why) == (kind, why)
-
-
-def test_a_failure_has_its_place() -> None:
-    found = ending_of(Evidence(139, False, account=CRASH))
-    assert (found.node, found.rank) == ("gpu-3", 1)
-    assert ending_of(Evidence(1, False, Scheduler.NODE_LOST, node="n3")).node == "n3"
+    if kind is Kind.FAILED and known.account is CRASH:
+        assert (found.node, found.rank) == ("gpu-3", 1)
+    if known.node:
+        assert found.node == known.node
 
 
 def test_an_exit_code_alone_is_no_witness_of_a_preemption() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,15 +47,6 @@ def records(path: Path) -> list[dict[str, object]]:
 # The ledger's file
 
 
-def test_records_are_appended_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = LedgerFile(str(tmp_path))
-    assert file.read() == Ledger()
-    assert all(file.append({"t": number, "kind": "other"}) for number in range(3))
-    assert [record["t"] for record in records(tmp_path / LEDGER)] == [0, 1, 2]
-    assert (tmp_path / LEDGER).stat().st_mode & 0o777 == 0o600
-    assert capsys.readouterr().err == ""
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 200), st.binary(max_size=20))
 def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path, cut: int, rubbish: bytes) -> None:
@@ -75,24 +67,21 @@ def test_a_torn_line_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(LedgerFile(str(tmp_path)).read().attempts) == 1
     line = f"{tmp_path / LEDGER}: line 2 cannot be read (torn when it was written?) and counts for none"
     assert capsys.readouterr().err == f"[holdfast] warning: {line}\n"
-
-
-def test_several_torn_lines_count_for_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / LEDGER).write_bytes(b"{\n{\n")
     LedgerFile(str(tmp_path)).read()
     said = capsys.readouterr().err
     assert "lines 1, 2 cannot be read" in said and said.endswith(" and count for none\n")
 
 
-def test_a_pipe_is_no_ledger_and_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / LEDGER)
-    with pytest.raises(LedgerUnreadable, match="a pipe has this name"):
-        LedgerFile(str(tmp_path)).read()
-
-
-def test_an_unreadable_ledger_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / LEDGER).mkdir()
-    with pytest.raises(LedgerUnreadable, match=r"attempts\.jsonl: Is a directory$"):
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(Path.mkdir, r"attempts\.jsonl: Is a directory$"), (os.mkfifo, "a pipe has this name")],
+    ids=["folder", "pipe"],
+)
+def test_an_unreadable_ledger_is_one_line(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
+    """Nor is a pipe waited for."""
+    make(tmp_path / LEDGER)
+    with pytest.raises(LedgerUnreadable, match=why):
         LedgerFile(str(tmp_path)).read()
 
 
@@ -159,9 +148,6 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     with take_lock(str(tmp_path)), pytest.raises(Held):
         take_lock(str(tmp_path))
     take_lock(str(tmp_path)).close()
-
-
-def test_no_lock_to_be_had_is_told_as_such(tmp_path: Path) -> None:
     with pytest.raises(Unlockable, match="No such file"):
         take_lock(str(tmp_path / "nowhere"))
 
@@ -179,20 +165,16 @@ def ledger_with(flag_path: str, *, attempts: int = 1, ending: Kind = Kind.FAILED
     return Ledger.of(told)
 
 
-def test_whose_flag_it_is() -> None:
+def test_whose_flag_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert flag_path({FLAG_VARIABLE: ""}, "/run") == "/run/finished.flag"
+    assert flag_path({FLAG_VARIABLE: "mine"}, "/run") == str(tmp_path / "mine")
     assert whose_flag(Ledger(), "/f", there=False) is Standing.NONE
     assert whose_flag(Ledger(), "/f", there=True) is Standing.STALE
     assert whose_flag(ledger_with("/f", attempts=0), "/f", there=True) is Standing.STALE
     assert whose_flag(ledger_with("/other"), "/f", there=True) is Standing.STALE
     assert whose_flag(ledger_with("/f"), "/f", there=True) is Standing.OURS
     assert whose_flag(ledger_with("/f", ending=Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
-
-
-def test_where_the_flag_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert flag_path({}, "/run") == "/run/finished.flag"
-    assert flag_path({FLAG_VARIABLE: ""}, "/run") == "/run/finished.flag"
-    assert flag_path({FLAG_VARIABLE: "mine"}, "/run") == str(tmp_path / "mine")
 
 
 def test_a_flag_that_the_training_could_not_create_is_refused_at_once(

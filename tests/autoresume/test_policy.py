@@ -110,15 +110,6 @@ def test_preemptions_that_only_exit_codes_tell_of_are_no_missing_flag() -> None:
     assert "FAULT_TOL_FINISHED_FLAG_FILE" in decide(chain("EEE"), Limits()).why
 
 
-def test_failing_for_a_month_with_progress_is_no_reason_to_give_up() -> None:
-    assert state(chain("F" * 100, steps=[500 * day for day in range(100)])) is State.GOES_ON
-
-
-def test_clean_ends_with_progress_go_on_for_ever() -> None:
-    assert state(chain("E" * 50, steps=range(0, 5000, 100))) is State.GOES_ON
-    assert state(chain("E" * 50, seconds=LONG)) is State.GOES_ON
-
-
 def test_a_program_that_is_done_and_makes_no_flag_is_found_out() -> None:
     # Days of work, then it loads its last checkpoint and ends, each time.
     found = chain("EEEEE", seconds=[90_000, 80_000, 20, 20, 20])

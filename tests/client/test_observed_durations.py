@@ -70,22 +70,6 @@ def test_sections_may_nest_and_overlap(edges: list[tuple[int, str]], last_gap: i
     }
 
 
-def test_asking_for_the_running_stretch_does_not_count_it_for_good() -> None:
-    seen = Intervals()
-    seen.out_of_section(30)
-    for running, longest in ((100, 100), (10, 30)):
-        assert seen.sections(running_out_ns=running)[OUT_OF_SECTION] == longest / SECOND
-
-
-def test_the_time_before_the_first_section_is_not_out_of_section() -> None:
-    """The initial limit covers it."""
-    seen = Intervals()
-    writer = BoardWriter(None, seen)
-    assert writer.out_of_section_since_ns == 0
-    writer.start_section("a")
-    assert seen.sections() == {OUT_OF_SECTION: 0.0}
-
-
 def test_a_restart_keeps_what_was_seen_and_measures_no_gap_over_it() -> None:
     seen = Intervals()
     with pytest.MonkeyPatch.context() as patch:
@@ -115,17 +99,6 @@ def test_what_still_runs_is_a_lower_bound_for_what_has_ended_before() -> None:
         "step": 50 / SECOND,
         "first": 0.0,  # never closed, by any rank: nothing can be learned from it
     }
-
-
-def test_the_running_age_of_one_rank_raises_what_another_has_seen() -> None:
-    """This rank has sent one heartbeat only, long ago, and never closed the section that it is in."""
-    seen = Intervals()
-    seen.heartbeat(10, 0)
-    own = {**seen.heartbeats(0, running_ns=900), **seen.sections(running_ns={"epoch": 800})}
-    other = {INITIAL: 0.0, SUBSEQUENT: 30 / SECOND, "epoch": 20 / SECOND}
-    agreed = with_running({name: max(own.get(name, -1.0), other.get(name, -1.0)) for name in {*own, *other}})
-    assert (agreed[SUBSEQUENT], agreed["epoch"]) == (900 / SECOND, 800 / SECOND)
-    assert with_running(own)[SUBSEQUENT] == 0.0 == with_running(own)["epoch"]
 
 
 def board(steps: int, first: float, longest: float, last: float) -> Any:

@@ -129,11 +129,6 @@ def test_a_config_survives_json_and_yaml(config: FaultToleranceConfig) -> None:
         assert FaultToleranceConfig.from_yaml_file(path, ignore_not_recognized=False) == config
 
 
-def test_to_dict_is_readable() -> None:
-    values = FaultToleranceConfig().to_dict()
-    assert (values["rank_termination_signal"], values["log_level"]) == ("SIGKILL", "INFO")
-
-
 def test_a_field_assigned_later_is_normalised_when_written() -> None:
     config: Any = FaultToleranceConfig()
     config.rank_termination_signal = "SIGTERM"
@@ -178,18 +173,6 @@ def test_importing_the_config_is_cheap_and_needs_no_docstrings() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n5.0\n", "")
 
 
-EXPECTED = {
-    "rank_heartbeat_timeout": "longest time between two heartbeats. In seconds; None is no limit. Default: 2700.",
-    "rank_section_timeouts": "In seconds for each section; None is no limit. Default: None.",
-    "rank_out_of_section_timeout": "In seconds; None is no limit. Default: None.",
-    "safety_factor": "learned timeout = FACTOR x longest duration observed. A number without unit. Default: 5.",
-    "rank_termination_signal": "A signal's name or number. Default: SIGKILL.",
-    "log_level": "A level of `logging`. Default: INFO.",
-    "enable_nic_monitor": "True or False. Default: False.",
-    "pci_topo_file": "A path, or None. Default: None.",
-}
-
-
 def items() -> dict[str, str]:
     """Each item of the docstring on one line."""
     doc = FaultToleranceConfig.__doc__ or ""
@@ -200,12 +183,6 @@ def items() -> dict[str, str]:
 
 def test_docstring_describes_every_field() -> None:
     assert list(items()) == list(SETTINGS)
-
-
-def test_docstring_item_reads_as_expected() -> None:
-    found = items()
-    for name, text in EXPECTED.items():
-        assert found[name].endswith(text)
 
 
 def test_docstring_follows_a_new_field() -> None:

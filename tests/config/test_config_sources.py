@@ -88,11 +88,6 @@ def test_a_missing_file_named_by_the_environment_beside_flags_is_a_warning() -> 
     assert "/nowhere/ft.yaml: no such file (named by FAULT_TOL_CFG_PATH)" in found.warnings[0]
 
 
-def test_a_missing_file_named_by_a_flag_is_an_error_beside_flags() -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        load({FIELD: Given("40", FLAG)}, {}, "/nowhere/ft.yaml")
-
-
 WRONG_LINES = [
     (
         "rank_hearbeat_timeout: 60",
@@ -126,12 +121,6 @@ def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(tmp_path
         assert str(caught.value).startswith(f"{path}, line 2, {key}: ")
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_the_policy_of_published_files_is_accepted(tmp_path: Path) -> None:
-    path = tmp_path / "ft.yaml"
-    path.write_text("fault_tolerance: {restart_policy: any-failed, safety_factor: 2}\n")
-    assert load({}, {}, str(path)).config.safety_factor == 2.0
 
 
 def test_a_wrong_variable_and_a_wrong_flag_are_named() -> None:
@@ -169,15 +158,6 @@ FILES = [
 def test_the_section_is_found(tmp_path: Path) -> None:
     for content in FILES:
         assert read_section(written(tmp_path, content)).values == {"safety_factor": 2}, content
-
-
-def test_an_empty_section_is_a_section(tmp_path: Path) -> None:
-    assert read_section(written(tmp_path, "fault_tolerance:\n")).values == {}
-
-
-def test_a_key_knows_its_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "# hello\nfault_tolerance:\n  safety_factor: 2\n")
-    assert read_section(path).where("safety_factor") == f"{path}, line 3, safety_factor"
 
 
 def test_a_file_without_the_section(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
             for value in ("", "  ")
         ),
         ("per_cycle_applog_prefix", "/logs/"),
+        ("metrics_file", "job.txt"),
     ],
 )
 def test_values_of_the_launcher_that_are_refused(key: str, value: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.config_fields import Option
 from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
@@ -70,16 +73,6 @@ def test_the_spellings_of_the_documents() -> None:
         "rank_section_timeouts": "setup:600,step:180,checkpointing:420",
         "rank_out_of_section_timeout": "300",
     }
-
-
-def test_a_switch_stands_alone_or_says_its_value() -> None:
-    assert scan(["--ignore-missing-fault-tol-cfg", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "1"
-    assert scan(["--ft_ignore_missing_cfg=false", "x.py"], WORDS).ft["ignore_missing_cfg"].value == "false"
-
-
-@pytest.mark.parametrize("empty", [["--ft-rank-heartbeat-timeout", ""], ["--ft-rank-heartbeat-timeout="]])
-def test_an_empty_value_is_a_value(empty: list[str]) -> None:
-    assert scan([*empty, "x.py"], WORDS).ft["rank_heartbeat_timeout"].value == ""
 
 
 def test_the_last_of_two_counts() -> None:
@@ -178,11 +171,6 @@ def test_a_missing_value(argv: list[str]) -> None:
         scan(argv, WORDS)
 
 
-@pytest.mark.parametrize("flag", ["-h", "--help", "--he"])
-def test_help_ends_the_reading(flag: str) -> None:
-    assert scan([flag, "--xyzzy"], WORDS).is_help
-
-
 @given(
     st.lists(
         st.sampled_from(
@@ -196,12 +184,33 @@ def test_the_scripts_arguments_are_never_touched(arguments: list[str]) -> None:
     assert torch_words(line) == ["--standalone"]
 
 
-def test_no_script() -> None:
-    assert scan(["--standalone"], WORDS).script is None
-    assert scan([], WORDS).script is None
-    assert scan(["--"], WORDS).script is None
-
-
 def test_a_script_behind_two_dashes_may_look_like_an_option() -> None:
     line = scan(["--", "--odd.py", "--", "x"], WORDS)
     assert (line.script, line.script_args) == ("--odd.py", ["--", "x"])
+
+
+# -- docs/configuration.md names only what there is, and its examples work --------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+def test_every_flag_and_variable_on_the_page_exists() -> None:
+    known = Vocabulary()
+    for name in set(re.findall(r"--([a-z][a-z_-]+)", PAGE)) - {"log", "lr"}:
+        if not name.endswith("-"):
+            known.find(name)
+    assert set(re.findall(r"\bPET_[A-Z_]+[A-Z]\b", PAGE)) <= {
+        name for option in OPTIONS for name in option.variables
+    }
+
+
+def test_the_yaml_example_works(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "ft.yaml").write_text(example)
+    config = FaultToleranceConfig.from_yaml_file(tmp_path / "ft.yaml", ignore_not_recognized=False)
+    assert config.rank_section_timeouts == {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
+
+
+def test_the_command_lines_work() -> None:
+    for line in re.findall(r"^\$ ft_launcher (.*)$", PAGE, re.MULTILINE):
+        assert scan(line.split(), Vocabulary()).script == "train.py"

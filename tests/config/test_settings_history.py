@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,13 +31,6 @@ def shown(setting: Setting) -> str:
 
 def reported(values: Mapping[str, object]) -> str:
     return "\n".join(reports(values))
-
-
-def test_table_has_every_setting_of_the_frozen_list() -> None:
-    without_effect = {each.name: each for each in SETTINGS if not each.is_effective}
-    assert {each.key for each in OPTIONS if each.no_effect} == set(without_effect) | {"gpus_per_numa"}
-    keys = {each.key for each in OPTIONS if each.no_effect and each.is_setting}
-    assert keys == {name for name, each in without_effect.items() if each.is_key}
 
 
 def test_every_flag_is_accepted_and_reported() -> None:
@@ -79,15 +71,6 @@ def test_every_key_is_accepted_in_yaml(tmp_path: Path) -> None:
     assert reports(vars(load({}, {}, path).config)) == []
 
 
-def test_every_key_is_a_field_with_the_default() -> None:
-    for setting in KEYS:
-        default, other = setting.values[:2]
-        assert getattr(FaultToleranceConfig(), setting.name) == default
-        config = FaultToleranceConfig(**{setting.name: other})  # type: ignore[arg-type]
-        assert getattr(config, setting.name) == other
-        assert FaultToleranceConfig.from_kwargs(False, **json.loads(json.dumps(config.to_dict()))) == config
-
-
 def test_wrong_type_is_refused_in_one_line(tmp_path: Path) -> None:
     for setting in SETTINGS:
         flag, variable = flags(setting)[0], variables(setting)[0]
@@ -123,18 +106,6 @@ def test_reason_is_given_once_for_several_settings() -> None:
     assert line.startswith("accepted, no effect here: --ft-rdzv-impl (")
     assert "; --ft-enable-log-server, --ft-log-server-port (" in line
     assert line.count("(") == 2
-
-
-def test_variable_without_flag_is_checked() -> None:
-    (option,) = (each for each in OPTIONS if each.key == "gpus_per_numa")
-    assert (option.names, option.variables) == ((), (VARIABLE,))
-    with pytest.raises(ConfigError, match=f"^{VARIABLE}: 'x' is not allowed: give "):
-        parse_with(option.parse, "x", VARIABLE)
-
-
-def test_unknown_key_offers_a_setting_of_another_release(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'skip_section_response'"):
-        load({}, {}, written(tmp_path, {"skip_section_responce": True}))
 
 
 def test_later_settings_at_default_are_not_written() -> None:

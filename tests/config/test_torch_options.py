@@ -259,11 +259,6 @@ def test_a_key_that_nobody_reads_is_a_warning(conf: str, said: str) -> None:
     assert without_effect(rdzv_settings(conf), "PET_RDZV_CONF") == [f"PET_RDZV_CONF: {said}"]
 
 
-def test_keys_that_are_read_are_none() -> None:
-    assert without_effect([], "--rdzv-conf") == []
-    assert without_effect(READ, "--rdzv-conf") == []
-
-
 class Recorder(RendezvousParameters):
     """Keeps the keys that torch asks for."""
 

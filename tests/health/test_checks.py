@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,12 +110,16 @@ def test_storage(tmp_path: Path) -> None:
     assert [each.verdict for each in of_storage().values()] == [ABSENT]
 
 
-def test_storage_that_hangs_is_named_and_delays_nothing(tmp_path: Path) -> None:
+def test_checks_that_hang_are_named_and_delay_nothing(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    found = of_storage(storage_paths=(str(pipe), str(tmp_path)), seconds=1.0)
+    paths = (str(pipe), str(tmp_path))
+    checks = Checks(Wanted(card_states=None, storage_paths=paths, command="sleep 1000", seconds=1.0))
+    found = {each.what or each.check: each for each in checks.run()}
+    checks.close()
     assert found[str(pipe)].verdict == SICK and "no answer within 1 s" in found[str(pipe)].text
     assert found[str(tmp_path)].verdict == GOOD
+    assert found["command"].verdict == SICK
     assert not programs.RUNNING
 
 
@@ -219,20 +222,6 @@ def test_a_clock_that_is_ahead_is_found_by_the_next_node_that_looks() -> None:
 
 
 # -- all together -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hanging(tmp_path: Path) -> Iterator[Checks]:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    checks = Checks(Wanted(storage_paths=(str(pipe),), command="sleep 1000", seconds=1.0))
-    yield checks
-    checks.close()
-
-
-def test_checks_that_hang_are_found_side_by_side(hanging: Checks) -> None:
-    sick = {each.check for each in hanging.run() if each.verdict == SICK}
-    assert sick == {"storage", "command"}
 
 
 def test_storage_is_checked_now_and_then_while_ranks_train(tmp_path: Path) -> None:

@@ -34,6 +34,25 @@ def wait():
     while True:
         signal.pause()
 
+def told(word):
+    """Whether the test has said this word (see Job.tell)."""
+    return os.path.exists(os.path.join(os.environ["NOTES"], word))
+
+def until(word):
+    while not told(word):
+        time.sleep(0.01)
+
+def connect():
+    """This rank's client, with which the monitor supervises it."""
+    from holdfast.fault_tolerance import RankMonitorClient
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    return client
+
+def request(client, action, why):
+    from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
+    client.send_workload_control_request(WorkloadControlRequest(WorkloadAction[action], why))
+
 def kill_me(number):
     os.kill(os.getpid(), number)
     wait()
@@ -66,6 +85,10 @@ class Job:
         found = self.spawned.wait_for(what)
         assert isinstance(found, re.Match)
         return found
+
+    def tell(self, word: str) -> None:
+        """Say a word to the ranks (`told`, `until` in `PRELUDE`)."""
+        (self.notes / word).touch()
 
     def hear(self, *words: str, ranks: Sequence[int], cycle: int = 0) -> dict[int, str]:
         """Wait until each of these ranks said a line that matches each word; returns rank -> the first word's group 1

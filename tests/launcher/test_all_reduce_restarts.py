@@ -51,7 +51,7 @@ def test_kill_of_a_random_rank_five_times(jobs: Jobs) -> None:
             rf"FAILED: rank {victim} \(node \S+, pid {pids[victim]}, cycle {cycle}\): killed by SIGKILL"
         )
     job.hear("meets the others", ranks=range(4), cycle=KILLS)
-    (job.notes / "enough").touch()
+    job.tell("enough")
     job.end(0)
     assert [each["restarts_used"] for each in job.journal("restart")] == [1, 2, 3, 4, 5]
     assert max(held[1:]) <= held[1] + 2, f"descriptors of the launcher, cycle by cycle: {held}"
@@ -65,41 +65,21 @@ meet()
 store.set("left by the dead", "an address")
 if CYCLE == 0:
     kill_me(signal.SIGKILL) if RANK == 0 else wait()
-while not os.path.exists(os.environ["NOTES"] + "/looked"):
-    time.sleep(0.01)
+until("looked")
 os._exit(0)
 """
 
 
-@pytest.mark.parametrize("flags", [(), ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")])
-def test_a_restarted_job_does_not_share_a_store_with_the_dead_one(jobs: Jobs, flags: tuple[str, ...]) -> None:
+def test_a_restarted_job_does_not_share_a_store_with_the_dead_one(jobs: Jobs) -> None:
     """And its launcher, with warm start, has not imported torch for it."""
+    flags = ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
     job = jobs(STORE, "--max-restarts", "1", "--ft-warm-start=on", *flags)
     job.hear("finds", ranks=[0, 1], cycle=1)
     mapped = {Path(each.path).name for each in psutil.Process(job.pid).memory_maps()}
     assert any(name.startswith("libc") for name in mapped)
     assert not any("torch" in name for name in mapped)
-    (job.notes / "looked").touch()
+    job.tell("looked")
     job.end(0)
     for cycle in (0, 1):
         found = job.hear(r"finds (\w+ \S+)", ranks=[0, 1], cycle=cycle)
         assert set(found.values()) == {"nothing 127.0.0.1"}, "fresh, and on loopback only"
-
-
-def test_rank_that_dies_before_it_meets_the_others(jobs: Jobs) -> None:
-    """The others wait in init_process_group, where a SIGTERM is heard by Python only when the call returns."""
-    text = """
-if CYCLE == 0 and RANK == 1:
-    meet()
-    kill_me(signal.SIGKILL)
-import torch.distributed as dist
-if CYCLE == 0:
-    meet()
-dist.init_process_group("gloo")
-say("met")
-meet("left")  # gloo calls a peer that connected and went before the other had looked a failure
-os._exit(0)
-"""
-    job = jobs(text, "--max-restarts", "1", env={"OMP_NUM_THREADS": "1"})
-    job.end(0)
-    job.hear("met", ranks=[0, 1], cycle=1)

@@ -81,28 +81,19 @@ torch's threads finish at the end. Descriptor 900 is where a dump of the main th
 PROLOGUE_IMPORTS = {"sitecustomize", "ctypes", "_ctypes", "struct", "_struct", "atexit"}
 
 
-def compare_surroundings(jobs: Jobs, start: str, *arguments: str | Path) -> None:
-    env = {"PET_FT_WARM_START": "off" if start == "cold" else "on"}
-    ours, theirs = run_twins(jobs, *TWO, *arguments, env=env).reports()
+@pytest.mark.parametrize("what", [("pack/train.py",), ("-m", "pack.train")], ids=["script", "module"])
+def test_surroundings_of_a_program(jobs: Jobs, what: tuple[str, ...]) -> None:
+    """Of one that starts cold; warm/test_telltale.py compares that with a warm start."""
+    (jobs.folder / "pack").mkdir()
+    (jobs.folder / "pack" / "__init__.py").touch()
+    jobs.script(LOOKS_AROUND, "pack/train.py")
+    arguments = *what, "--lr", "0.1", "two words", ""
+    ours, theirs = run_twins(jobs, *TWO, *arguments, env={"PET_FT_WARM_START": "off"}).reports()
     assert ours.keys() == theirs.keys() == {0, 1}
     for rank, seen in ours.items():
         different = {name for name in seen if seen[name] != theirs[rank][name]}
         assert different <= MEANT, {name: (seen[name], theirs[rank][name]) for name in different - MEANT}
-        assert set(theirs[rank]["modules"]) - set(seen["modules"]) <= PROLOGUE_IMPORTS
-        if start == "cold":  # a warm start is there to have imported more
-            assert set(seen["modules"]) - set(theirs[rank]["modules"]) <= PROLOGUE_IMPORTS
-
-
-@pytest.mark.parametrize("start", ["cold", "warm"])
-def test_surroundings_of_a_script(jobs: Jobs, start: str) -> None:
-    compare_surroundings(jobs, start, jobs.script(LOOKS_AROUND), "--lr", "0.1", "two words", "")
-
-
-def test_surroundings_of_a_module(jobs: Jobs) -> None:
-    (jobs.folder / "pack").mkdir()
-    (jobs.folder / "pack" / "__init__.py").touch()
-    jobs.script(LOOKS_AROUND, "pack/train.py")
-    compare_surroundings(jobs, "warm", "-m", "pack.train", "--lr", "0.1")
+        assert set(theirs[rank]["modules"]) ^ set(seen["modules"]) <= PROLOGUE_IMPORTS
 
 
 def test_surroundings_of_a_run_path(jobs: Jobs) -> None:
@@ -123,15 +114,6 @@ def test_surroundings_with_a_pythonpath_and_a_sitecustomize_of_the_site(jobs: Jo
         jobs, *TWO, jobs.script(text), env={"PYTHONPATH": f"{site}:{':'.join(sys.path[:1])}"}
     ).same_output()
     assert len(lines) == 2
-
-
-def test_shell_script_without_python(jobs: Jobs) -> None:
-    script = jobs.folder / "train.sh"
-    script.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $# arguments: $1, $2"\n')
-    script.chmod(0o755)
-    job = jobs.plain(*TWO, "--no-python", script, "a b", "--c")
-    job.end(0)
-    assert sorted(job.lines("")) == [f"rank {rank} of 2: 2 arguments: a b, --c" for rank in range(2)]
 
 
 def test_program_from_the_path_that_runs_python(jobs: Jobs) -> None:

@@ -62,22 +62,13 @@ def test_earlier_file_is_appended_to(jobs: Jobs) -> None:
     assert written(jobs) == ["rank 0: of an earlier attempt", "rank 0: cut o", last]
 
 
-def test_cycle_without_output_has_an_empty_file(jobs: Jobs) -> None:
-    jobs("pass", FLAG, "job").end(0)
-    assert (jobs.folder / "job_cycle0.log").read_bytes() == b""
-
-
 @pytest.mark.parametrize(
     ("flags", "shown_out", "shown_err", "is_logged"),
     [
-        (("--tee", "3"), {0, 1}, {0, 1}, True),
-        (("--redirects", "0:1,1:2"), {1}, {0}, True),
         (("--tee", "1", "--redirects", "0:2"), {0, 1}, {1}, True),
-        (("--local-ranks-filter", "1"), {1}, {1}, True),
         (("--local-ranks-filter", "0", "--tee", "3"), {0}, {0}, True),
         (("--local-ranks-filter", "0", "--tee", "3"), {0}, {0}, False),
         (("--redirects", "3", "--log-dir", os.devnull), {0, 1}, {0, 1}, True),
-        (("--redirects", "3", "--log-dir", os.devnull), {0, 1}, {0, 1}, False),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -203,8 +194,8 @@ def threads(job: Job) -> set[str]:
     return {(task / "comm").read_text().strip() for task in tasks}
 
 
-def test_twenty_restarts_leave_nothing_behind(jobs: Jobs) -> None:
-    """No thread, descriptor or pipe: after 20 restarts there are no more than there were in cycle 2."""
+def test_eight_restarts_leave_nothing_behind(jobs: Jobs) -> None:
+    """No thread, descriptor or pipe: after 8 restarts there are no more than there were in cycle 2."""
     text = """
 def seen():
     launcher = f"/proc/{os.getppid()}"
@@ -216,14 +207,14 @@ if RANK == 0 and CYCLE == 2:
         time.sleep(0.01)
         found = tuple(map(max, found, seen()))
     open(os.environ["NOTES"] + "/most", "w").write("%d %d" % found)
-if RANK == 0 and CYCLE == 20:
+if RANK == 0 and CYCLE == 8:
     most = tuple(map(int, open(os.environ["NOTES"] + "/most").read().split()))
     while any(map(int.__gt__, found := seen(), most)):  # the report of the cycle before may be in progress
         time.sleep(0.01)
 meet("counted")
-sys.exit(3 if CYCLE < 20 else 0)
+sys.exit(3 if CYCLE < 8 else 0)
 """
-    job = jobs(text, FLAG, "job", "--max-restarts", "20", "--redirects", "1:1")
+    job = jobs(text, FLAG, "job", "--max-restarts", "8", "--redirects", "1:1")
     job.end(0)
 
 

@@ -20,9 +20,7 @@ SILENT = (
 TIMEOUT = 1.0
 
 TWO_OF_THREE_HANG = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 client.send_heartbeat()
 meet()
 client.send_heartbeat()
@@ -64,19 +62,17 @@ def test_ranks_past_their_timeouts_and_those_that_are_stopped_have_a_line_each(j
     )
     assert all(float(waited) >= TIMEOUT for _, _, waited in lines)
     (verdict,) = job.journal("verdict")
-    others = {str(pid) for rank, pid in pids(job).items() if rank != verdict["rank"]}
-    assert sorted(pid for (pid,) in found(CLOSING, output)) == sorted(others)
-
-
-def test_ranks_past_their_timeouts_are_in_the_journal(jobs: Jobs) -> None:
-    job = silent_ranks(jobs, "ERROR")
-    output = job.end(137)
-    (verdict,) = job.journal("verdict")
     overdue = job.journal("overdue")
     assert {each["rank"]: each["pid"] for each in overdue} == {rank: pids(job)[rank] for rank in (1, 2)}
     assert len(overdue) == 2 and verdict["overdue_rank"] in (1, 2)
     for each in overdue:
         assert (each["cycle"], each["reason"], each["limit"]) == (0, "heartbeat", TIMEOUT)
         assert each["waited"] >= TIMEOUT
+    others = {str(pid) for rank, pid in pids(job).items() if rank != verdict["rank"]}
+    assert sorted(pid for (pid,) in found(CLOSING, output)) == sorted(others)
+
+
+def test_log_level_hides_them(jobs: Jobs) -> None:
+    output = silent_ranks(jobs, "ERROR").end(137)
     assert not found(CLOSING, output), "a warning is logged at level ERROR"
     assert "HANG" not in output and re.search(r"^\[holdfast\] FAILED: rank [12] ", output, re.MULTILINE)

@@ -62,12 +62,10 @@ def test_code_of_several_failed_ranks(jobs: Jobs, end: str, code: int) -> None:
 
 
 ASKS = """
-from holdfast.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 meet()
 if RANK == 1:
-    client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.{action}, "loss is nan"))
+    request(client, "{action}", "loss is nan")
     {then}
 wait()
 """
@@ -97,9 +95,7 @@ def test_request_to_continue_changes_nothing(jobs: Jobs) -> None:
 def test_hung_rank_that_leaves_politely_has_failed(jobs: Jobs) -> None:
     """It was asked to end by SIGTERM, and its handler ends it with 0: that is no success."""
     text = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 client.send_heartbeat()
 meet()
@@ -127,6 +123,7 @@ def end(status: int, rank: int = 0) -> RankExit:
         (3, "exit code 3"),
         (-signal.SIGSEGV, "killed by SIGSEGV (crashed in native code (invalid memory access))"),
         (-signal.SIGUSR2, "killed by SIGUSR2"),
+        (-signal.SIGTERM, "killed by SIGTERM (not sent by the launcher)"),
         (-40, "killed by signal 40"),
     ],
 )
@@ -138,9 +135,3 @@ def test_meaning(status: int, meaning: str) -> None:
 @pytest.mark.parametrize(("status", "obeyed"), [(0, True), (-15, True), (143, True), (-9, False), (1, False)])
 def test_ending_by_the_signal_that_was_passed_on_is_no_failure(status: int, obeyed: bool) -> None:
     assert exit_codes.obeyed(end(status), signal.SIGTERM) is obeyed
-
-
-@pytest.mark.check
-def test_told_to_stop() -> None:
-    assert exit_codes.of_stop(signal.SIGINT, 75) == 130
-    assert exit_codes.of_stop(signal.SIGTERM, 75) == 75

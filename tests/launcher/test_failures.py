@@ -80,17 +80,6 @@ def test_what_two_failures_of_one_bug_have_in_common(type_: str, message: str, e
     assert replace(found, error={**error, "pid": 8}).signature(23) == "", "another process's"
 
 
-def test_nobody_followed_before_the_first() -> None:
-    lines = failures.block([failed(1, 5.1, status=-9), failed(0, 5.0, message=GLOO)], "gpu-1", 3, whole=False)
-    assert lines[0].startswith("FAILED: rank 1 (node gpu-1, pid 101, cycle 3): killed by SIGKILL")
-    assert lines[1].startswith("  rank 0 followed 0.00 s later: RuntimeError: [.../gloo")
-
-
-def test_at_most_eight_followers() -> None:
-    lines = failures.block([failed(rank, 5.0 + rank) for rank in range(12)], "gpu-1", 0, whole=False)
-    assert len(lines) == 10 and lines[-1] == "  and 3 more ranks followed"
-
-
 def at_hand(found: RankExit, path: str) -> Failure:
     return Failure(found, failures.kept(path, found))
 

@@ -15,9 +15,7 @@ SETUP = 'mount -t tmpfs -o {options} tmpfs /dev/shm && {fill} && exec "$@"'
 FILL = "dd if=/dev/zero of=/dev/shm/ballast bs=4k count={pages} status=none"
 
 HEARTBEAT = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 client.send_heartbeat()
 say("board", os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
 if CYCLE == 0:
@@ -43,8 +41,7 @@ def under(options: str, fill: str = "true") -> list[str]:
 FILLS = """
 if CYCLE == 0 and RANK == 0:
     open(os.environ["NOTES"] + "/full", "w").close()
-    while not os.path.exists(os.environ["NOTES"] + "/held"):
-        time.sleep(0.01)
+    until("held")
 """
 # Fills it on a rank's request, and keeps what the files of cycle 0 take: they are gone afterwards, their memory is not.
 # Ends with the launcher, which this shell becomes.

@@ -62,16 +62,6 @@ sys.exit(3 if CYCLE == 0 else 0)
     assert start["mono"] - stop["mono"] < 2
 
 
-def test_hung_file_takes_nothing_from_the_copies_of_tee(jobs: Jobs) -> None:
-    os.mkfifo(jobs.folder / "job_cycle0.log")
-    job = jobs(FLOOD + "flood(20)\nprint('last')", FLAG, "job", "--tee", "3", "--log-dir", "logs")
-    job.end(0)
-    shown = job.spawned.out().splitlines()
-    assert shown.count("[default0]:last") == shown.count("[default1]:last") == 1
-    assert len(shown) == 40_002
-    assert len(job.journal("output_lost")) == 1
-
-
 @pytest.fixture
 def hung(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
     """Mounts a FUSE filesystem over a folder, whose server, this process, never reads a request."""
@@ -111,7 +101,7 @@ sys.exit(3 if CYCLE < 5 else 0)
     job = jobs(text, FLAG, folder / "job", *log, "--max-restarts", "5")
     job.hear("here", ranks=[0, 1])
     hung(folder)
-    (job.notes / "hung").touch()
+    job.tell("hung")
     job.end(0)
     run = job.journal("run_end", "cycle_start", "stop")
     stops = [each["mono"] for each in run if each["kind"] == "stop"]
@@ -228,9 +218,7 @@ def test_standard_error_that_nobody_reads(jobs: Jobs) -> None:
     """A terminal held by Ctrl-S: a hang is found, the ranks are restarted, the job ends."""
     reader, writer = full_pipe()
     text = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 client.send_heartbeat()
 meet()
 wait() if RANK == 1 else os._exit(0)
@@ -245,11 +233,9 @@ wait() if RANK == 1 else os._exit(0)
 
 def test_what_ranks_say_cannot_pass_for_the_launchers_lines(jobs: Jobs) -> None:
     text = r"""
-from holdfast.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 why = "tired\n[holdfast] all is well\x1b[2J"
-client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload, why))
+request(client, "ShutdownWorkload", why)
 wait()
 """
     job = jobs(text, nproc=1)

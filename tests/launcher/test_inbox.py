@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -28,21 +26,6 @@ def inbox() -> Iterator[Inbox]:
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)
-
-
-def test_signals_are_events_in_order(inbox: Inbox) -> None:
-    for number in HANDLED:
-        send(number)
-    assert inbox.wait(0) == [Signal(number) for number in HANDLED]
-    assert inbox.wait(0) == []
-
-
-def test_a_signal_ends_the_wait(inbox: Inbox) -> None:
-    code = "import os, signal, sys; sys.stdin.readline(); os.kill(int(sys.argv[1]), signal.SIGTERM)"
-    with subprocess.Popen([sys.executable, "-c", code, str(os.getpid())], stdin=subprocess.PIPE) as sender:
-        assert sender.stdin
-        sender.stdin.close()
-        assert inbox.wait(60) == [Signal(signal.SIGTERM)]
 
 
 def test_a_signal_interrupts_the_wait_for_other_nodes(inbox: Inbox) -> None:
@@ -72,43 +55,6 @@ def test_what_is_only_passed_on_is_dropped_while_no_rank_runs(inbox: Inbox) -> N
     with inbox.interruptible():
         send(signal.SIGUSR1)
     assert inbox.wait(0) == []
-
-
-def test_descriptors_have_callbacks(inbox: Inbox) -> None:
-    reader, writer = os.pipe()
-    try:
-        inbox.watch(reader, lambda: os.read(reader, 1) and "came")
-        os.write(writer, b"x")
-        assert inbox.wait(60) == ["came"]
-        inbox.ignore(reader)
-        inbox.ignore(reader)
-        os.write(writer, b"x")
-        assert inbox.wait(0) == []
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
-def test_signals_are_given_back() -> None:
-    before = [signal.getsignal(number) for number in HANDLED]
-    box = Inbox()
-    box.handle(HANDLED)
-    box.handle([signal.SIGTERM])  # only this one from now on
-    assert [signal.getsignal(number) for number in HANDLED[1:]] == before[1:]
-    box.close()
-    assert [signal.getsignal(number) for number in HANDLED] == before
-
-
-def test_nohup_is_respected() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    box = Inbox()
-    try:
-        box.handle(HANDLED)
-        send(signal.SIGHUP)
-        assert box.wait(0) == []
-    finally:
-        box.close()
-        signal.signal(signal.SIGHUP, before)
 
 
 # -- the driver's clock --------------------------------------------------------------------------------------

@@ -36,6 +36,52 @@ def block(job: Job) -> list[str]:
     return [line.removeprefix("[holdfast] ") for line in lines[start:]]
 
 
+PRINTS = """
+for number in range(30):
+    print(f"line {number} of rank {RANK}", file=sys.stderr)
+sys.stderr.flush()
+meet()
+os._exit(9) if RANK == 1 else wait()
+"""
+RECORDED = """
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    raise ValueError("recorded")
+meet()
+main() if RANK == 1 else wait()
+"""
+ENDS_WITH_TEXT = "meet()\nsys.exit('no data in /data') if RANK == 1 else wait()"
+LAST_LINES = "  last lines of its stderr:"
+TWENTY = [LAST_LINES, *(f"  | line {number} of rank 1" for number in range(10, 30))]
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "code", "first", "rest"),
+    [
+        (PRINTS, ("--redirects", "1:2", "--tee", "0:3"), 9, "exit code 9", TWENTY),
+        (PRINTS, (), 9, "exit code 9", TWENTY),
+        (ENDS_WITH_TEXT, (), 1, "exit code 1", [LAST_LINES, "  | no data in /data"]),
+        (RECORDED, (), 1, "ValueError: recorded (exit code 1)", None),
+    ],
+    ids=["stderr in a file", "stderr of the launcher", "exit text", "torch's record"],
+)
+def test_what_a_rank_left_is_shown(
+    jobs: Jobs, text: str, flags: tuple[str, ...], code: int, first: str, rest: list[str] | None
+) -> None:
+    """`sys.exit("text")` is no exception, and yet a reason. `@record` writes torch's error file and exits by itself."""
+    job = jobs(text, *flags)
+    said = job.end(code)
+    lines = block(job)
+    assert lines[0].startswith("FAILED: rank 1 ") and lines[0].endswith(f"cycle 0): {first}")
+    if rest is None:
+        assert any("in main" in line for line in lines)
+    else:
+        assert lines[1:-1] == rest
+    if text is PRINTS and not flags:
+        assert said.count("line 3 of rank 1\n") == 1
+
+
 RAISES = """
 class LossError(Exception):
     pass
@@ -60,6 +106,46 @@ def test_an_exception_is_shown_with_its_traceback(jobs: Jobs) -> None:
     assert (error["type"], error["message"]) == ("LossError", "loss is nan in batch 7")
 
 
+FOLLOWS = """
+import atexit, socket
+path = os.environ["NOTES"] + "/peer"
+if RANK == 0:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path + ".new")
+    listener.listen()
+    os.rename(path + ".new", path)
+    peer, _ = listener.accept()
+    if not peer.recv(1):
+        os._exit(5)  # at once, as soon as the other is gone
+else:
+    while not os.path.exists(path):
+        time.sleep(0.002)
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(path)
+    {before}
+    raise ValueError("the first")
+"""
+STOPS_THE_LAUNCHER = "os.kill(os.getppid(), signal.SIGSTOP)"
+LEAVES_SLOWLY = "atexit.register(lambda: (peer.close(), time.sleep(2)))"
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds"),
+    [(STOPS_THE_LAUNCHER, r"0\.\d+"), (LEAVES_SLOWLY, r"\d+\.\d+")],
+    ids=["at once", "the first leaves last"],
+)
+def test_who_merely_followed_is_named_after_the_first(jobs: Jobs, before: str, seconds: str) -> None:
+    """Rank 0 may be gone earlier than rank 1, whose exception made it fail: the exception's moment counts."""
+    job = jobs(FOLLOWS.format(before=before))
+    if before == STOPS_THE_LAUNCHER:
+        job.wait_for_ends_of_ranks(2)
+        job.spawned.send_signal(signal.SIGCONT)
+    job.end(1)
+    lines = block(job)
+    assert lines[0].startswith("FAILED: rank 1 ") and "ValueError: the first" in lines[0]
+    assert any(re.match(rf"  rank 0 followed {seconds} s later: exit code 5$", line) for line in lines)
+
+
 NO_DESCRIPTORS = """
 import resource
 meet()
@@ -79,97 +165,6 @@ def test_an_exception_is_kept_where_no_descriptor_is_left(jobs: Jobs) -> None:
     (error,) = [each["error"] for each in job.journal("rank_exit") if each["rank"] == 1]
     assert (error["type"], "Too many open files" in error["message"]) == ("OSError", True)
     assert "Exception ignored" not in job.spawned.err()
-
-
-FOLLOWS = """
-import socket
-path = os.environ["NOTES"] + "/peer"
-if RANK == 0:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path + ".new")
-    listener.listen()
-    os.rename(path + ".new", path)
-    peer, _ = listener.accept()
-    if not peer.recv(1):
-        os._exit(5)  # at once, as soon as the other is gone
-else:
-    while not os.path.exists(path):
-        time.sleep(0.002)
-    peer = socket.socket(socket.AF_UNIX)
-    peer.connect(path)
-    os.kill(os.getppid(), signal.SIGSTOP)
-    raise ValueError("the first")
-"""
-
-
-def test_who_merely_followed_is_named_after_the_first(jobs: Jobs) -> None:
-    """Rank 0 may be gone earlier than rank 1, whose exception made it fail: the exception's moment counts."""
-    job = jobs(FOLLOWS)
-    job.wait_for_ends_of_ranks(2)
-    job.spawned.send_signal(signal.SIGCONT)
-    job.end(1)
-    lines = block(job)
-    assert lines[0].startswith("FAILED: rank 1 ") and "ValueError: the first" in lines[0]
-    assert any(
-        line.startswith("  rank 0 followed 0.") and line.endswith("later: exit code 5") for line in lines
-    )
-
-
-def test_the_first_to_fail_may_be_the_last_to_leave(jobs: Jobs) -> None:
-    """Rank 1 needs seconds to leave after its exception; rank 0, which lost its peer, is gone long before."""
-    slow = "atexit.register(lambda: (peer.close(), time.sleep(2)))"
-    text = FOLLOWS.replace("os.kill(os.getppid(), signal.SIGSTOP)", slow).replace(
-        "import socket", "import atexit, socket"
-    )
-    job = jobs(text)
-    job.end(1)
-    lines = block(job)
-    assert lines[0].startswith("FAILED: rank 1 ") and "ValueError: the first (exit code 1)" in lines[0]
-    assert any(
-        line.startswith("  rank 0 followed ") and line.endswith("later: exit code 5") for line in lines
-    )
-
-
-DIES_IN_A_LIBRARY = """
-for number in range(30):
-    print(f"line {number} of rank {RANK}", file=sys.stderr)
-sys.stderr.flush()
-meet()
-os._exit(9) if RANK == 1 else wait()
-"""
-
-
-def test_last_lines_of_stderr_where_they_are_kept(jobs: Jobs) -> None:
-    job = jobs(DIES_IN_A_LIBRARY, "--redirects", "1:2", "--tee", "0:3")
-    job.end(9)
-    lines = block(job)
-    assert lines[0].endswith("cycle 0): exit code 9")
-    assert lines[1] == "  last lines of its stderr:"
-    assert lines[2:-1] == [f"  | line {number} of rank 1" for number in range(10, 30)]
-
-
-def test_last_lines_of_stderr_that_went_straight_to_the_launchers(jobs: Jobs) -> None:
-    job = jobs(DIES_IN_A_LIBRARY)
-    assert job.end(9).count("line 3 of rank 1\n") == 1
-    assert block(job)[1:-1] == [
-        "  last lines of its stderr:",
-        *(f"  | line {number} of rank 1" for number in range(10, 30)),
-    ]
-
-
-def test_an_exception_by_torchs_record(jobs: Jobs) -> None:
-    """`@record` writes torch's error file and exits by itself; the traceback is shown once."""
-    text = """
-from torch.distributed.elastic.multiprocessing.errors import record
-@record
-def main():
-    raise ValueError("recorded")
-main()
-"""
-    job = jobs(text, nproc=1)
-    job.end(1)
-    assert "ValueError: recorded (exit code 1)" in block(job)[0]
-    assert any("in main" in line for line in block(job))
 
 
 SHOWS_AND_GOES_ON = """
@@ -192,13 +187,6 @@ def test_an_exception_that_a_rank_only_showed_is_no_failure(jobs: Jobs) -> None:
         job.end(139).count("ValueError: only shown") == 3
     )  # by each rank; the last lines of the one that failed
     assert block(job)[0].startswith("FAILED: rank 1 ") and not any("rank 0" in line for line in block(job))
-
-
-def test_a_rank_that_failed_by_exit_text_is_told(jobs: Jobs) -> None:
-    """`sys.exit("text")` is exit code 1 and the text on stderr: no exception, and yet a reason."""
-    job = jobs("sys.exit('no data in /data')", nproc=1)
-    job.end(1)
-    assert "  | no data in /data" in block(job)
 
 
 SHELL = """#!/bin/sh
@@ -229,7 +217,6 @@ def test_a_shell_scripts_pythons(jobs: Jobs) -> None:
 
 BREAKS = """
 import socket, torch, torch.distributed as dist
-from holdfast.fault_tolerance import RankMonitorClient
 
 def hang_up():
     # All connections, as the kernel does first when it ends a process.
@@ -241,8 +228,7 @@ def hang_up():
         except OSError:
             pass
 
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 dist.init_process_group("gloo")
 culprit, how = [(1, "leave"), (0, "SIGSEGV"), (1, "hang"), (0, "SIGKILL")][CYCLE]
 for number in range(4):

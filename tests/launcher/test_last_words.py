@@ -30,8 +30,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["1", ""])
-@pytest.mark.parametrize("count", [3, 5000])
+@pytest.mark.parametrize(("count", "unbuffered"), [(3, ""), (5000, "1")])
 def test_the_last_lines_of_a_killed_process(
     spawn: Spawner, tmp_path: Path, count: int, unbuffered: str
 ) -> None:
@@ -113,8 +112,3 @@ def test_no_room_for_the_last_lines(spawn: Spawner, place: str) -> None:
         "native",
         "the end",
     ]
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    assert failures.last_lines(str(tmp_path / "0.stderr")) == ()
-    assert failures.last_lines(str(tmp_path)) == ()

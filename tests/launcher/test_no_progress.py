@@ -69,13 +69,6 @@ def test_job_that_saves_nothing_new_ends_with_93(trainings: Trainings) -> None:
     assert len(read) == 5, "at the start, and at each failure"
 
 
-def test_job_that_never_saves_makes_no_progress(trainings: Trainings) -> None:
-    job = trainings([None] * 9, "--ft-max-no-progress-cycles", "3", "--ft-no-restart-exit-code", "42")
-    job.end(42)
-    assert restarts(job) == 2
-    assert [each["reason"] for each in job.journal("iteration_unread")] == ["No such file or directory"]
-
-
 def test_number_from_before_the_job_is_no_progress(trainings: Trainings) -> None:
     """The scheduler has started the job again: it resumes from iteration 500."""
     job = trainings([500, 500, 500], before="500")
@@ -104,18 +97,8 @@ def test_number_of_the_file(tmp_path: Path, content: str | None, number: int) ->
     assert answers.get(timeout=30) == IterationRead(3, number)
 
 
-def test_saved_iterations_reset_the_restart_budget(trainings: Trainings) -> None:
-    """With the file there is one measure of progress, for both budgets."""
-    flags = "--ft-restarts-reset-on-progress", "--max-restarts", "2", "--ft-max-no-progress-cycles", "0"
-    job = trainings([10, 20, 30, None, None, None], *flags)
-    job.end(5)
-    assert [each["restarts_used"] for each in job.journal("restart")] == [1, 1, 1, 2]
-
-
 HANGS = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 client.send_heartbeat()
 wait()
 """
@@ -127,14 +110,13 @@ def test_hung_ranks_that_saved_nothing_end_with_93(jobs: Jobs) -> None:
     job = jobs(HANGS, *file, "--ft-rank-heartbeat-timeout", "0.5", nproc=1)
     job.end(93)
     assert restarts(job) == 1 and len(job.journal("verdict")) == len(job.journal("incident")) == 2
+    assert [each["reason"] for each in job.journal("iteration_unread")] == ["No such file or directory"]
 
 
 # -- the same failure ---------------------------------------------------------------------------------------------
 
 RAISES = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 for step in range({steps}[CYCLE] + 1):
     client.heartbeat(step)
 meet()
@@ -155,15 +137,8 @@ def test_one_exception_at_one_step_ends_the_job_after_three_cycles(jobs: Jobs) -
     assert main(["replay", str(job.run_dir)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("steps", "flags"),
-    [([5, 6, 7, 8], ()), ([5] * 4, ("--ft-same-failure-limit", "0"))],
-    ids=["steps", "no limit"],
-)
-def test_failures_at_other_steps_use_all_restarts(
-    jobs: Jobs, steps: list[int], flags: tuple[str, ...]
-) -> None:
+def test_the_same_failure_without_a_limit_uses_all_restarts(jobs: Jobs) -> None:
     """What makes two failures the same: test_failures.py."""
-    job = jobs(RAISES.format(steps=steps), "--max-restarts", "3", *flags)
+    job = jobs(RAISES.format(steps=[5] * 4), "--max-restarts", "3", "--ft-same-failure-limit", "0")
     job.end(1)
     assert restarts(job) == 3

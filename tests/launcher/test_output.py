@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import os
 import time
 from pathlib import Path
@@ -102,24 +101,3 @@ def test_prefix_and_filter_are_the_users(tmp_path: Path, monkeypatch: pytest.Mon
     assert filtered == f"{prefix}an apple\n{prefix}an orange\n"
     found, _ = tee(tmp_path, b"x\n", log_line_prefix_template="[${rank}] ")
     assert found == "[8] x\n"
-
-
-def test_reader_that_stopped_does_not_block_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(output, "ENDS", 0.2)
-    reader, writer = os.pipe()
-    copied, ranks = RankOutput(given(tmp_path, tee="1")), environments(1)
-    copied.prepare(ranks)
-    stream = os.fdopen(writer, "w")
-    monkeypatch.setattr("sys.stdout", stream)
-    copied.copy(ranks)
-    Path(copied.files.stdouts[0]).write_bytes(b"x" * 99 + b"\n" + b"y" * (1 << 20))
-    with caplog.at_level(logging.WARNING):
-        copied.end()
-    assert "the copy of the ranks' output is blocked" in caplog.text
-    left = 2 * len("[trainer0]:") + 100 + (1 << 20)
-    while left:  # the thread ends once it is read
-        left -= len(os.read(reader, 1 << 20))
-    os.close(reader)
-    stream.close()

@@ -10,9 +10,7 @@ import psutil
 from tests.launcher.conftest import Jobs
 
 USES_EVERYTHING = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 with client.section("setup"):
     pass
 for step in range(20):
@@ -23,45 +21,12 @@ say("done")
 """
 
 
-def test_nothing_to_say_when_all_is_well(jobs: Jobs) -> None:
-    job = jobs(
-        USES_EVERYTHING,
-        "--max-restarts", "3",
-        "--ft-rank-section-timeouts", "setup:600,step:60",
-        "--ft-rank-heartbeat-timeout", "60",
-    )  # fmt: skip
-    said = job.end(0).splitlines()
-    assert 1 <= len(said) <= 2, said
-    assert "limits" in said[0] and "step 60 s" in said[0] and str(job.run_dir) in said[0]
-    assert len(job.spawned.out().splitlines()) == 2  # the two ranks' own lines
-
-
-def test_the_start_says_which_limits_are_in_force(jobs: Jobs) -> None:
-    """One from a YAML file, one from the environment, two from flags, of which one wins over the file's."""
-    settings = jobs.folder / "ft.yaml"
-    settings.write_text("fault_tolerance: {rank_heartbeat_timeout: 40, rank_out_of_section_timeout: 50}\n")
-    flags = (
-        "--ft-cfg-path",
-        settings,
-        "--ft-rank-heartbeat-timeout",
-        "60",
-        "--ft-rank_section_timeouts",
-        "step:7",
-    )
-    job = jobs("say('done')", *flags, env={"PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "90"})
-    said = job.end(0).splitlines()
-    for words in ("first heartbeat 90 s", "heartbeat 60 s", "sections step 7 s", "out of section 50 s"):
-        assert words in said[0]
-    assert len(said) <= 2, "also with a script that knows nothing of Holdfast"
-
-
 def test_two_jobs_at_once_do_not_see_each_other(jobs: Jobs) -> None:
     """One of them restarts, sweeps and ends while the other one, in the same state folder, works on."""
     waits = """
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 say("board", os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
-while not os.path.exists(os.environ["NOTES"] + "/enough"):
-    time.sleep(0.01)
+until("enough")
 say("alive", child.poll() is None)
 child.kill()
 child.wait()
@@ -75,21 +40,23 @@ child.wait()
     victim = next(child for child in psutil.Process(second.pid).children() if "RANK" in child.environ())
     victim.send_signal(signal.SIGKILL)
     second.hear("board", ranks=[0, 1], cycle=1)
-    (second.notes / "enough").touch()
+    second.tell("enough")
     second.end(0)
-    (first.notes / "enough").touch()
+    first.tell("enough")
     assert len(first.end(0).splitlines()) == 1
     assert len(first.lines("cycle 0 alive True")) == 2
 
 
-def test_two_jobs_with_the_same_name_do_not_mix_their_boards(jobs: Jobs) -> None:
-    """The same --rdzv-id, and so the same default run directory: only the journal is shared."""
-    state = {"XDG_STATE_HOME": str(jobs.folder / "state")}
-    text = "say('board', os.environ['FT_RANK_MONITOR_IPC_SOCKET'])\nmeet()"
-    both = [
-        jobs.plain("--nproc-per-node", "1", "--rdzv-id", "same", jobs.script(text), env=state)
-        for _ in range(2)
-    ]
-    for job in both:
-        job.end(0)
-    assert len({job.hear(r"board (\S+)", ranks=[0])[0] for job in both}) == 2
+def test_nothing_but_the_limits_when_all_is_well(jobs: Jobs) -> None:
+    """Of a YAML file, of the environment and of flags, of which one wins over the file's."""
+    settings = jobs.folder / "ft.yaml"
+    settings.write_text("fault_tolerance: {rank_heartbeat_timeout: 40, rank_out_of_section_timeout: 50}\n")
+    flags = ("--ft-rank-heartbeat-timeout", "60", "--ft-rank_section_timeouts", "setup:600,step:7")
+    env = {"PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "90"}
+    job = jobs(USES_EVERYTHING, "--max-restarts", "3", "--ft-cfg-path", settings, *flags, env=env)
+    said = job.end(0).splitlines()
+    assert 1 <= len(said) <= 2, said
+    for words in ("first heartbeat 90 s", "heartbeat 60 s", "setup 600 s", "step 7 s", "out of section 50 s"):
+        assert words in said[0]
+    assert str(job.run_dir) in said[0]
+    assert len(job.spawned.out().splitlines()) == 2  # the two ranks' own lines

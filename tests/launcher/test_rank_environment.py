@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.fault_tolerance.launcher.ranks.rank_environment import flight_recorder
 from tests.conftest import SOURCE
 from tests.launcher.conftest import Jobs, run_twins
 from tests.processes import Spawner
@@ -60,10 +58,6 @@ def test_what_the_user_set_arrives(jobs: Jobs) -> None:
     assert found == ADDED | set(OTHER) - {"TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_FR_BUFFER_SIZE"}
 
 
-def test_the_flight_recorders_older_name_counts() -> None:
-    assert flight_recorder({"TORCH_NCCL_TRACE_BUFFER_SIZE": "3"}) == {}
-
-
 def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
     """Holdfast is installed as everywhere else: nothing on PYTHONPATH, for the launcher or for its ranks."""
     start = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from {PACKAGE} import main; main.console()"
@@ -113,16 +107,6 @@ def test_threads_may_finish_before_python_ends(jobs: Jobs) -> None:
 # -- a sitecustomize before PYTHONPATH -----------------------------------------------------------------------
 
 LAUNCHES = "from holdfast.fault_tolerance.launcher.main import console; console()"
-ASKS = "from holdfast.fault_tolerance.launcher.ranks.rank_environment import hides_the_prologue as h; print(repr(h()))"
-
-
-def test_a_folder_that_a_pth_file_puts_first_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").touch()
-    first = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); {ASKS}"
-    asked = [
-        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True) for text in (ASKS, first)
-    ]
-    assert [each.stdout.strip() for each in asked] == ["''", repr(str(tmp_path))]
 
 
 def test_with_it_ranks_start_cold(jobs: Jobs, spawn: Spawner, tmp_path: Path) -> None:

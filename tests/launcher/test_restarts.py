@@ -51,9 +51,7 @@ def test_no_restart_beyond_the_limit(jobs: Jobs, limit: int) -> None:
 
 
 PROGRESS = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 reached = {reached}
 client.heartbeat(step=reached[CYCLE])
 say("at step", reached[CYCLE])
@@ -71,9 +69,7 @@ def test_restarts_in_a_row_count_anew_after_progress(jobs: Jobs) -> None:
 
 
 CHECKPOINTS = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 if CYCLE < 2:
     with client.section("checkpointing"):
         say("saves")
@@ -85,24 +81,6 @@ def test_a_new_checkpoint_is_progress(jobs: Jobs) -> None:
     job = jobs(CHECKPOINTS, "--max-restarts", "1", "--ft-restarts-reset-on-progress", nproc=1)
     job.end(5)
     assert [each["restarts_used"] for each in job.journal("restart")] == [1, 1]
-
-
-BRIEF = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
-client.heartbeat(step=5 + CYCLE)
-os._exit(0 if CYCLE else 3)
-"""
-
-
-def test_what_a_rank_did_just_before_its_end_is_in_the_journal(jobs: Jobs) -> None:
-    """The monitor looks about once a second; a rank may be gone before."""
-    job = jobs(BRIEF, "--max-restarts", "1", nproc=1)
-    job.end(0)
-    assert [each["cycle"] for each in job.journal("rank_connect")] == [0, 1]
-    assert [(each["cycle"], each["step"]) for each in job.journal("first_step")] == [(0, 5), (1, 6)]
-    assert len(job.journal("resume")) == 1
 
 
 # -- stopping ranks for a restart ----------------------------------------------------------------------------
@@ -129,12 +107,6 @@ def test_peer_that_ignores_sigterm_does_not_delay_the_restart(jobs: Jobs) -> Non
     assert next(each["signal"] for each in job.journal("rank_exit") if each["rank"] == 0) == "SIGKILL"
 
 
-def test_peer_that_obeys_is_not_waited_for(jobs: Jobs) -> None:
-    job = jobs(IGNORES.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)", ""), "--max-restarts", "1")
-    job.end(0)
-    assert stopping_time(job) < 4
-
-
 def test_stopped_peer_obeys_too(jobs: Jobs) -> None:
     """A rank under SIGSTOP (a debugger, a hang drill) would sit on the SIGTERM."""
     text = """
@@ -148,42 +120,32 @@ if CYCLE == 0:
 
 
 SAVES = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
-signal.signal(signal.SIGTERM, {handler})
+client = connect()
 def save(*_):
     with client.section("checkpointing"):
         say("saves")
-        if {first}: meet("saves")
+        {saving}
         time.sleep(2.5)
     say("saved")
-    sys.exit(0)
+    {then}
+signal.signal(signal.SIGTERM, {handler})
 if CYCLE == 0:
     meet()
     if RANK == 0:
-        save() if {first} else [wait() for _ in iter(int, 1)]
-    else:
-        if {first}: meet("saves")
-        sys.exit(3)
+        {first}
+        [wait() for _ in iter(int, 1)]
+    {other}
+    sys.exit(3)
 """
+BEFORE = {"saving": 'meet("saves")', "then": "pass", "handler": "signal.SIG_IGN"}
+BEFORE |= {"first": "save()", "other": 'meet("saves")'}
+BECAUSE = {"saving": "pass", "then": "sys.exit(0)", "handler": "save", "first": "pass", "other": "pass"}
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["before it is stopped", "because it is stopped"])
-def test_rank_that_saves_a_checkpoint_gets_the_time_for_it(jobs: Jobs, first: bool) -> None:
-    """The section is open when the stop begins, or the rank's SIGTERM handler opens it."""
-    text = SAVES.format(first=first, handler="signal.SIG_IGN" if first else "lambda *_: save()")
-    job = jobs(text, "--max-restarts", "1", "--workers-stop-timeout", "0.5")
-    job.end(0)
-    assert job.lines("^rank 0 cycle 0 saved$")
-    assert stopping_time(job) < 12
-
-
-def test_rank_that_has_saved_gets_no_more_time(jobs: Jobs) -> None:
-    text = SAVES.format(first=True, handler="signal.SIG_IGN").replace(
-        "sys.exit(0)", "[wait() for _ in iter(int, 1)]"
-    )
-    job = jobs(text, "--max-restarts", "1", "--workers-stop-timeout", "0.5")
+@pytest.mark.parametrize("saves", [BEFORE, BECAUSE], ids=["before it is stopped", "because it is stopped"])
+def test_rank_that_saves_a_checkpoint_gets_the_time_for_it(jobs: Jobs, saves: dict[str, str]) -> None:
+    """The section is open when the stop begins, or the rank's SIGTERM handler opens it. Then it gets no more time."""
+    job = jobs(SAVES.format(**saves), "--max-restarts", "1", "--workers-stop-timeout", "0.5")
     job.end(0)
     assert job.lines("^rank 0 cycle 0 saved$")
     assert stopping_time(job) < 12

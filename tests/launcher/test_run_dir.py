@@ -28,16 +28,6 @@ def test_directory_that_is_refused_is_a_usage_error(jobs: Jobs, tmp_path: Path) 
     assert not job.spawned.out() and not list((tmp_path / "real").iterdir())
 
 
-def test_it_is_made_private(jobs: Jobs) -> None:
-    job = jobs("say('done')", nproc=1)
-    job.end(0)
-    assert job.run_dir.stat().st_mode & 0o777 == 0o700
-    lock, journal = sorted(path for path in job.run_dir.iterdir() if path.is_file())
-    assert all(path.stat().st_mode & 0o077 == 0 for path in job.run_dir.rglob("*"))
-    assert (lock.name, lock.stat().st_size) == (f".journal-{NODE}.jsonl.lock", 0)
-    assert journal.stat().st_mode & 0o777 == 0o600
-
-
 def test_a_job_without_a_home_trains(jobs: Jobs, tmp_path: Path) -> None:
     """Its home folder does not exist: one warning, and a private place in the temporary directory."""
     env = {"HOME": "/nonexistent", "XDG_STATE_HOME": None, "TMPDIR": str(tmp_path)}
@@ -66,9 +56,7 @@ def test_two_jobs_at_once_read_right_both(jobs: Jobs) -> None:
 
 
 HANGS_ONCE = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 client.send_heartbeat()
 say("cycle", CYCLE, "at", time.monotonic())
 if CYCLE == 0:
@@ -142,13 +130,16 @@ sys.exit(3 if CYCLE == 0 else 0)
 # -- secrets -------------------------------------------------------------------------------------------------
 
 
-def test_journal_of_a_script_with_secrets_in_its_arguments_has_none(jobs: Jobs) -> None:
+def test_journal_is_private_and_has_no_secrets_of_arguments(jobs: Jobs) -> None:
     arguments = ["--token", "abc123def", "--db-password=hunter2", "--lr", "0.1", "S3CR3Tvalue"]
     script = jobs.script("say('runs')")
     job = jobs.command("--nproc-per-node", "1", script, *arguments, env={"MY_TOKEN": "S3CR3Tvalue"})
     job.end(0)
     (record,) = job.journal("run_start")
     (path,) = job.run_dir.glob("journal-*.jsonl")
+    assert job.run_dir.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert all(each.stat().st_mode & 0o077 == 0 for each in job.run_dir.rglob("*"))
     for secret in ("abc123def", "hunter2", "S3CR3Tvalue"):
         assert secret not in path.read_text()
     assert record["argv"][-6:] == ["--token", "***", "--db-password=***", "--lr", "0.1", "***"]

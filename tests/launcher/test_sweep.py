@@ -73,44 +73,6 @@ def test_everything_a_crashed_rank_left_is_gone_before_its_successor_starts(jobs
     assert len(swept) >= 4
 
 
-WORKERS = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Data(Dataset):
-    def __len__(self):
-        return 64
-    def __getitem__(self, index):
-        return torch.tensor([os.getpid()])
-
-def running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-note = os.environ["NOTES"] + "/workers"
-if __name__ == "__main__":
-    if CYCLE == 0:
-        loader = DataLoader(Data(), num_workers=2, persistent_workers=True)
-        batches = iter(loader)
-        pids = {int(next(batches)[0]) for _ in range(4)}
-        with open(note, "w") as file:
-            file.write(" ".join(map(str, pids)))
-        kill_me(signal.SIGKILL)
-    for pid in open(note).read().split():
-        say("worker", "running" if running(pid) else "gone")
-"""
-
-
-def test_data_loader_workers_are_gone_before_the_successor_starts(jobs: Jobs) -> None:
-    # A Python that is SIGKILLed leaves its multiprocessing folder behind, under every launcher.
-    job = jobs(WORKERS, "--max-restarts", "1", nproc=1, env={"TMPDIR": str(jobs.folder)})
-    job.end(0)
-    assert job.lines("worker") == ["rank 0 cycle 1 worker gone"] * 2
-
-
 # A child in a session of its own, as an upload in the background.
 DONE = """
 def leave_upload(*_):

@@ -18,33 +18,24 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import main
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import Spawner, wait_until
 
 TOP = [sys.executable, "-m", "holdfast", "top"]
 
 OPENS = """
-from holdfast.fault_tolerance import RankMonitorClient
-
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 for step in range(1, 6):
     with client.section("step"):
         client.heartbeat(step)
 if RANK == 1:
     client.start_section("data_loading")
 say("ready")
-while not os.path.exists(f"{os.environ['NOTES']}/end"):
-    time.sleep(0.01)
+until("end")
 """
 """After five steps rank 1 is in the section data_loading until the file `end` is there."""
-
-
-@pytest.fixture
-def job(jobs: Jobs) -> Job:
-    found = jobs(OPENS, "--ft-rank-section-timeouts=step:50,data_loading:400")
-    found.hear("ready", ranks=[0, 1])
-    return found
+LIMITS = ("--ft-rank-section-timeouts=step:50,data_loading:400",)
 
 
 def once(spawn: Spawner, *words: str | Path, code: int = 0) -> str:
@@ -55,65 +46,8 @@ def once(spawn: Spawner, *words: str | Path, code: int = 0) -> str:
 
 
 def end(job: Job) -> None:
-    (job.notes / "end").touch()
+    job.tell("end")
     job.end(0)
-
-
-def test_top_shows_the_open_section_of_a_running_job(spawn: Spawner, job: Job) -> None:
-    before = sorted(path.name for path in job.run_dir.iterdir())
-    for asked in (str(job.run_dir), str(job.pid)):
-        text = once(spawn, "--once", asked)
-        ranks = re.findall(r"^ +(\d+) +(\d+) +\S+  (\w+) +(.*)$", text, re.MULTILINE)
-        assert [(rank, step, state) for rank, step, state, _ in ranks] == [
-            ("0", "5", "training"),
-            ("1", "5", "training"),
-        ]
-        assert re.search(r"data_loading \d+\.\d of 400 s  data_loading \d+\.\d s", ranks[1][3])
-        assert "data_loading" not in ranks[0][3]
-        assert re.search(r"^goodput \d+\.\d% of .*, cycles: 1, failures: 0$", text, re.MULTILINE)
-    assert sorted(path.name for path in job.run_dir.iterdir()) == before
-    end(job)
-
-
-@pytest.mark.slow
-def test_top_shows_since_when_no_rank_has_a_step(spawn: Spawner, jobs: Jobs) -> None:
-    """Without a timeout that could pass."""
-    job = jobs(OPENS, "--ft-rank-heartbeat-timeout=None")
-    job.hear("ready", ranks=[0, 1])
-    assert "no rank has finished" not in once(spawn, "--once", job.run_dir)
-    line = r"^no rank has finished a step since \d\d:\d\d:\d\d UTC \(1\d s\)$"
-    wait_until(lambda: re.search(line, once(spawn, "--once", job.run_dir), re.MULTILINE))
-    end(job)
-
-
-def test_top_after_the_end_shows_how_it_ended(spawn: Spawner, job: Job) -> None:
-    end(job)
-    text = once(spawn, job.run_dir)
-    assert "the job ended with exit code 0" in text and "no launcher works there now" in text
-    assert once(spawn, str(job.pid), code=2).startswith(f"holdfast: error: there is no process {job.pid}")
-
-
-def test_top_of_a_torn_journal_shows_the_rest(spawn: Spawner, job: Job) -> None:
-    end(job)
-    (journal,) = job.run_dir.glob("journal-*.jsonl")
-    journal.write_bytes(journal.read_bytes()[:-20])
-    assert "cycles: 1" in once(spawn, job.run_dir)
-
-
-@pytest.mark.parametrize(
-    ("words", "cause"),
-    [
-        (["--once", "nowhere"], "nowhere: No such file or directory. Name the run directory of a job."),
-        (["--once", " "], "' ' is no job. Name a run directory, or a process by its number"),
-        (["4194305"], "there is no process 4194305 on this node."),
-        (["9" * 5000], "there is no process 99999999999999999999 on this node."),
-        ([sys.executable], "is no directory. Name the run directory of a job, or a process"),
-        (["a", "b"], "unrecognized arguments: b"),
-    ],
-)
-def test_top_wrong_arguments_are_one_line(spawn: Spawner, words: list[str], cause: str) -> None:
-    told = once(spawn, *words, code=2)
-    assert cause in told and len(told.splitlines()) == 1
 
 
 class Terminal:
@@ -190,7 +124,9 @@ def terminal(*words: str | Path) -> Iterator[Terminal]:
         opened.close()
 
 
-def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(job: Job) -> None:
+def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(jobs: Jobs) -> None:
+    job = jobs(OPENS, *LIMITS)
+    job.hear("ready", ranks=[0, 1])
     with terminal(job.run_dir) as screen:
         screen.wait_for(r"data_loading [\d.]+ of 400 s")
         screen.resize(8, 40)
@@ -225,3 +161,55 @@ def test_top_waits_for_a_job_and_finds_the_next_one(jobs: Jobs, tmp_path: Path) 
             screen.wait_for("the job ended with exit code 0")
         screen.process.send_signal(signal.SIGTERM)
         assert screen.end() == 143
+
+
+def test_top_shows_the_open_section_and_then_the_end(spawn: Spawner, jobs: Jobs) -> None:
+    job = jobs(OPENS, *LIMITS)
+    job.hear("ready", ranks=[0, 1])
+    before = sorted(path.name for path in job.run_dir.iterdir())
+    for asked in (str(job.run_dir), str(job.pid)):
+        text = once(spawn, "--once", asked)
+        ranks = re.findall(r"^ +(\d+) +(\d+) +\S+  (\w+) +(.*)$", text, re.MULTILINE)
+        states = [(rank, step, state) for rank, step, state, _ in ranks]
+        assert states == [("0", "5", "training"), ("1", "5", "training")]
+        assert re.search(r"data_loading \d+\.\d of 400 s  data_loading \d+\.\d s", ranks[1][3])
+        assert "data_loading" not in ranks[0][3]
+        assert re.search(r"^goodput \d+\.\d% of .*, cycles: 1, failures: 0$", text, re.MULTILINE)
+    assert sorted(path.name for path in job.run_dir.iterdir()) == before
+
+    end(job)
+    text = once(spawn, job.run_dir)
+    assert "the job ended with exit code 0" in text and "no launcher works there now" in text
+    assert once(spawn, str(job.pid), code=2).startswith(f"holdfast: error: there is no process {job.pid}")
+    (journal,) = job.run_dir.glob("journal-*.jsonl")
+    journal.write_bytes(journal.read_bytes()[:-20])
+    assert "cycles: 1" in once(spawn, job.run_dir), "of a torn journal the rest"
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["--once", "nowhere"], "nowhere: No such file or directory. Name the run directory of a job."),
+        (["--once", " "], "' ' is no job. Name a run directory, or a process by its number"),
+        (["4194305"], "there is no process 4194305 on this node."),
+        (["9" * 5000], "there is no process 99999999999999999999 on this node."),
+        ([sys.executable], "is no directory. Name the run directory of a job, or a process"),
+    ],
+)
+def test_top_wrong_arguments_are_one_line(
+    words: list[str], cause: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and cause in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_top_shows_since_when_no_rank_has_a_step(spawn: Spawner, jobs: Jobs) -> None:
+    """Without a timeout that could pass."""
+    job = jobs(OPENS, "--ft-rank-heartbeat-timeout=None")
+    job.hear("ready", ranks=[0, 1])
+    assert "no rank has finished" not in once(spawn, "--once", job.run_dir)
+    line = r"^no rank has finished a step since \d\d:\d\d:\d\d UTC \(1\d s\)$"
+    wait_until(lambda: re.search(line, once(spawn, "--once", job.run_dir), re.MULTILINE))
+    end(job)

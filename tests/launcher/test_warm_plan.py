@@ -20,11 +20,9 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
     Learned,
     Request,
     first_list,
-    hidden,
     list_path,
     plan,
     read_list,
-    script_text,
     unlike,
     why_cold,
     write_list,
@@ -80,16 +78,6 @@ def test_only_a_ranks_own_variables_may_differ(zygote: dict[str, str], rank: dic
     assert unlike(zygote, rank) == shared
 
 
-def test_what_a_file_in_the_scripts_folder_hides(tmp_path: Path) -> None:
-    for name in ("yaml.py", "numpy.cpython-311.so", "train.txt"):
-        (tmp_path / name).touch()
-    for name in ("torch", "data"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "torch" / "__init__.py").touch()
-    assert hidden(["torch", "yaml", "numpy", "data", "train"], str(tmp_path)) == ["numpy", "torch", "yaml"]
-    assert hidden(["torch"], None) == []
-
-
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -113,11 +101,6 @@ def test_what_a_file_in_the_scripts_folder_hides(tmp_path: Path) -> None:
 )
 def test_first_list(source: str, expected: tuple[tuple[str, None], ...]) -> None:
     assert first_list(source.encode()) == expected
-
-
-def test_script_text_of_a_pipe_is_left_to_the_rank(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "script.py")
-    assert b"torch" in script_text(str(tmp_path / "script.py")), "and it returns without a writer"
 
 
 def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) -> None:
@@ -155,10 +138,6 @@ def test_a_list_that_is_none_counts_for_nothing(tmp_path: Path, content: str) ->
     assert read_list(str(tmp_path / "link.json")) == Learned()
 
 
-def test_a_list_that_cannot_be_kept_costs_nothing() -> None:
-    write_list("/proc/nowhere/list.json", Learned([]))
-
-
 def test_only_what_is_installed_is_imported_ahead() -> None:
     installed = preload.roots()
     entries = [
@@ -190,6 +169,18 @@ def test_messages_arrive_with_their_descriptors(message: dict[str, str], count: 
         assert wire.receive(theirs) is None
 
 
+class Read(socket.socket):
+    """A socket of which the other side has read everything, and is gone, by the time it is sent."""
+
+    other: socket.socket
+
+    def sendmsg(self, *arguments: Any) -> int:
+        sent = super().sendmsg(*arguments)
+        wire.receive(self.other)
+        self.other.close()
+        return sent
+
+
 @pytest.mark.parametrize(
     ("ends", "status"), [(lambda: os._exit(3), 3), (lambda: os.kill(os.getpid(), 9), -9)]
 )
@@ -201,18 +192,6 @@ def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status
     rank = Forked(pid)
     assert rank.wait(30) == status == rank.returncode == rank.poll()
     rank.kill()  # it has ended: no process is signalled
-
-
-class Read(socket.socket):
-    """A socket of which the other side has read everything, and is gone, by the time it is sent."""
-
-    other: socket.socket
-
-    def sendmsg(self, *arguments: Any) -> int:
-        sent = super().sendmsg(*arguments)
-        wire.receive(self.other)
-        self.other.close()
-        return sent
 
 
 def test_who_has_all_of_a_message_may_be_gone_before_the_call_ends() -> None:

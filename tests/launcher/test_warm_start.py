@@ -83,16 +83,6 @@ def test_ranks_are_standbys_from_the_first_start_on_and_nothing_is_left(jobs: Jo
     assert not any(map(alive, family))
 
 
-def test_switched_off_there_is_no_zygote(jobs: Jobs) -> None:
-    job = jobs(CRASHES.format(last=1), "--ft-warm-start", "off", "--max-restarts", "1")
-    kill_a_rank(job, 0)
-    job.end(0)
-    assert {kind for _, kind in starts(job)} == {"cold"}
-    assert [(each["state"], each["reason"]) for each in job.journal("warm_start")] == [
-        ("off", "--ft-warm-start is off")
-    ]
-
-
 def test_a_killed_zygote_costs_its_standbys_nothing_and_ranks_nothing(jobs: Jobs) -> None:
     job = jobs(CRASHES.format(last=3), *RESTARTS)
     job.hear("pid", ranks=[0, 1])
@@ -185,36 +175,6 @@ def test_a_module_in_the_scripts_folder_hides_an_installed_one(jobs: Jobs) -> No
     assert {kind for _, kind in starts(job)} == {"cold"}
 
 
-TRAINS = """
-import torch, torch.distributed as dist
-torch.manual_seed(7)
-dist.init_process_group("gloo")
-model = torch.nn.Linear(8, 8)
-sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(20):
-    sgd.zero_grad()
-    loss = model(torch.randn(4, 8)).pow(2).mean()
-    loss.backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-    sgd.step()
-    if CYCLE == 0 and step == 5 and RANK == 1: kill_me(signal.SIGKILL)
-say("weights", model.weight.detach().numpy().tobytes().hex())
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.variant
-def test_the_same_weights_warm_and_cold(jobs: Jobs) -> None:
-    found = []
-    for mode in ("on", "off"):
-        job = jobs(TRAINS, "--ft-warm-start", mode, "--max-restarts", "1")
-        found.append(job.hear(r"weights (\w+)", ranks=[0, 1], cycle=1))
-        job.end(0)
-        assert {kind for _, kind in starts(job)} == {"warm" if mode == "on" else "cold"}
-    assert found[0] == found[1]
-
-
 # -- where there is an NVIDIA driver -------------------------------------------------------------------------
 
 # What a training needs of /dev, and the sign of a driver. A container may have no /proc/driver/nvidia.
@@ -294,29 +254,3 @@ def test_the_same_weights(spawn: Spawner, tmp_path: Path, program: str) -> None:
 
 
 # -- what a rank forks, and a killed launcher ----------------------------------------------------------------
-
-STRAY = """
-def stray():
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            say("stray", os.getpid())
-            wait()
-        os._exit(0)
-
-stray()
-wait()
-"""
-
-
-def test_nothing_survives_a_killed_launcher(jobs: Jobs) -> None:
-    """Neither zygote and standbys, nor what ranks have left that were standbys."""
-    job = jobs(STRAY, "--ft-warm-start", "on")
-    strays = [int(pid) for pid in job.hear(r"stray (\d+)", ranks=[0, 1]).values()]
-    # The journal's writer is a thread that the ranks do not wait for.
-    wait_until(lambda: starts(job) == [(0, "warm")] * 2, what="warm ranks in the journal")
-    ours = [process.pid for process in [*standbys(job, 2), *named(job, "zygote")]]
-    job.spawned.send_signal(signal.SIGKILL)
-    job.spawned.wait()
-    wait_until(lambda: not any(map(alive, strays + ours)), 20, what="the end of what the launcher left")

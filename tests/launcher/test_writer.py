@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -97,15 +96,6 @@ def test_folder_that_comes_back_gets_all_lines(writer: Writer, troubles: Trouble
     writer.end(file)
 
 
-def test_torn_line_of_an_earlier_launcher_is_ended(writer: Writer, tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"whole\ntor")
-    file = AppendedFile(str(tmp_path / "log"), "n")
-    writer.put(file, b"next\n")
-    writer.end(file)
-    assert writer.drain(5)
-    assert (tmp_path / "log").read_bytes() == b"whole\ntor\nnext\n"
-
-
 HOLDS = """
 import fcntl, sys
 file = open(sys.argv[1], "a")
@@ -137,21 +127,6 @@ def test_lock_of_another_launcher_is_waited_for(
     assert writer.drain(5)
     assert path.read_bytes() == b"line\n"
     writer.end(file)
-
-
-def test_patient_caller_loses_nothing_on_a_slow_target(writer: Writer, troubles: Troubles) -> None:
-    reader, descriptor = os.pipe()
-    fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 4096)
-    copy = subprocess.Popen(
-        [sys.executable, "-c", "import time\nwhile __import__('os').read(0, 4096): time.sleep(0.01)"],
-        stdin=reader,
-    )
-    os.close(reader)
-    for _ in range(200):
-        writer.put(Stream(descriptor), b"x" * 499 + b"\n", is_patient=True)
-    assert writer.drain(30) and not troubles
-    os.close(descriptor)
-    assert copy.wait(10) == 0
 
 
 def test_patient_caller_does_not_wait_for_a_target_that_hangs(

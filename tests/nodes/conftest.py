@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,32 +21,16 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.launcher.conftest import LAUNCHER
+from tests.launcher.conftest import PRELUDE as OF_ONE_NODE
 from tests.nodes.network import Network, missing
 from tests.processes import CEILING, Spawned, Spawner, alive, wait_until
 
-LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
-
-PRELUDE = '''
-import os, signal, sys, time
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-CYCLE, LOCAL = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["LOCAL_RANK"])
+PRELUDE = (
+    OF_ONE_NODE
+    + '''
+WORLD, LOCAL = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
 NODE, NOTES = os.environ["NODE"], os.environ["NOTES"]
-
-def say(*words):
-    """One whole line by one write: other ranks write into the same file."""
-    os.write(1, (f"rank {RANK} cycle {CYCLE} " + " ".join(map(str, words)) + "\\n").encode())
-
-def wait():
-    while True:
-        signal.pause()
-
-def told(word):
-    """Whether the test has said this word (see Cluster.tell)."""
-    return os.path.exists(os.path.join(NOTES, word))
-
-def until(word):
-    while not told(word):
-        time.sleep(0.01)
 
 def _reached(rank):
     try:
@@ -71,6 +54,7 @@ def step(number):
 
 say("starts on", NODE, "in", WORLD)
 '''
+)
 
 QUICK = 3.0
 """Seconds of node timeout for tests that lose a node."""
@@ -271,13 +255,6 @@ def network() -> Iterator[Network]:
 def networked(spawn: Spawner, tmp_path: Path, network: Network) -> Cluster:
     """Launchers that each have a network namespace of their own, and only that, as on several machines."""
     return Cluster(spawn, tmp_path, network)
-
-
-@pytest.fixture(params=["one machine", "namespaces"])
-def either(request: pytest.FixtureRequest) -> Cluster:
-    """The same test on one machine, then in namespaces."""
-    found: Cluster = request.getfixturevalue("cluster" if request.param == "one machine" else "networked")
-    return found
 
 
 def gone(process: psutil.Process) -> bool:

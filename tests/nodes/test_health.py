@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +67,6 @@ def test_a_node_that_gets_sick_loses_its_place_to_a_spare(cluster: Cluster) -> N
     assert [event["text"] for event in found(b)] == ["command: card 3 is loose"] and not found(a)
 
 
-def test_a_sick_node_trains_with_a_warning_where_no_other_waits(cluster: Cluster) -> None:
-    script = cluster.script(TRAINS)
-    cluster.tell("sick b")
-    a = cluster.launch("a", script)
-    b = cluster.launch("b", script, *sick_when_told(cluster, "b"))
-    a.hear("trains", 0), b.hear("trains", 0)
-    for node in a, b:
-        node.wait_for("is sick, it trains, as no other node waits for its place: command: card 3 is loose")
-    finish(cluster, a, b)
-    assert [event["trains"] for event in a.journal("node_sick")] == [True]
-
-
 def test_with_a_spare_at_the_start_a_sick_node_has_no_place(cluster: Cluster) -> None:
     script = cluster.script(TRAINS)
     cluster.tell("sick b")
@@ -98,27 +85,16 @@ def test_a_sick_node_stays_where_it_is_needed(cluster: Cluster) -> None:
     """Also a job whose nodes are all sick begins; and at once, as all its nodes are there."""
     script = cluster.script(TRAINS)
     cluster.tell("sick a"), cluster.tell("sick b")
-    nodes = [
-        cluster.launch(name, script, *EXCLUDE, *sick_when_told(cluster, name), conf="last_call_timeout=600")
-        for name in "ab"
-    ]
+    flags, conf = [*EXCLUDE, "--ft-segment", "2"], "last_call_timeout=600"
+    nodes = [cluster.launch(name, script, *flags, *sick_when_told(cluster, name), conf=conf) for name in "ab"]
     for node in nodes:
         node.hear("trains", 0)
         node.wait_for("is sick, it trains, as no other node waits for its place: command: card 3 is loose")
+    nodes[0].wait_for(
+        "segment: the NVLink domain of this node is not known: all such nodes count as one domain"
+    )
     finish(cluster, *nodes)
-
-
-def test_a_sick_spare_leaves_and_the_others_train(cluster: Cluster) -> None:
-    script = cluster.script(TRAINS)
-    a, b = (cluster.launch(name, script, *EXCLUDE) for name in "ab")
-    a.hear("trains", 0), b.hear("trains", 0)
-    cluster.tell("sick c")
-    c = cluster.launch("c", script, *EXCLUDE, *sick_when_told(cluster, "c"))
-    assert "is sick: command: card 3 is loose" in c.end(0)
-    (event,) = c.journal("node_excluded")
-    assert event["reason"].endswith("is sick: command: card 3 is loose")
-    finish(cluster, a, b)
-    assert a.cycles() == b.cycles() == [0]
+    assert [event["trains"] for event in nodes[0].journal("node_sick")] == [True, True]
 
 
 def test_a_node_that_gets_sick_is_excluded_while_it_trains(cluster: Cluster) -> None:
@@ -132,29 +108,6 @@ def test_a_node_that_gets_sick_is_excluded_while_it_trains(cluster: Cluster) -> 
     a.hear("trains", 1)
     a.wait_for("is sick, the others continue without it: command: card 3 is loose")
     finish(cluster, a)
-
-
-def test_segments_without_a_known_domain_are_formed_of_all_nodes(cluster: Cluster) -> None:
-    script = cluster.script(TRAINS)
-    a, b = (cluster.launch(name, script, "--ft-segment", "2") for name in "ab")
-    a.hear("trains", 0), b.hear("trains", 0)
-    a.wait_for("segment: the NVLink domain of this node is not known: all such nodes count as one domain")
-    finish(cluster, a, b)
-
-
-def test_storage_that_hangs_is_found_in_time(cluster: Cluster) -> None:
-    """A pipe without a writer blocks the process that opens it, as a server that is gone does."""
-    pipe = cluster.folder / "hangs"
-    os.mkfifo(pipe)
-    script = cluster.script(TRAINS)
-    a, b = (
-        cluster.launch("a", script),
-        cluster.launch("b", script, "--ft-storage-health-check-path", str(pipe)),
-    )
-    b.wait_for(f"health of this node: storage: {pipe}: no answer within 2 s")
-    a.hear("trains", 0), b.hear("trains", 0)
-    a.wait_for(f"is sick, it trains, as no other node waits for its place: storage: {pipe}")
-    finish(cluster, a, b)
 
 
 def test_a_restart_with_the_same_nodes_checks_nothing(cluster: Cluster, tmp_path: Path) -> None:

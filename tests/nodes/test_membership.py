@@ -14,9 +14,7 @@ from tests.nodes.conftest import QUICK, TRAINS, Cluster
 from tests.processes import wait_until
 
 BEATS = """
-from holdfast.fault_tolerance import RankMonitorClient
-client = RankMonitorClient()
-client.init_workload_monitoring()
+client = connect()
 number = 0
 while not told("finish"):
     number += 1
@@ -123,25 +121,16 @@ if CYCLE == 0 and RANK == 3:
 
 
 @pytest.mark.slow
-def test_clock_that_is_ahead_is_found_before_the_ranks_start(cluster: Cluster, clock_ahead: str) -> None:
-    script = cluster.script(TRAINS)
-    a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead})
-    a.wait_for("waits for other nodes to join")  # its time is in the store
-    b = cluster.launch("b", script)
-    b.wait_for(r"health of this node: clock: the clock of node \S+ is [56]\d\.\d s ahead of this one")
-    a.hear("trains", 0), b.hear("trains", 0)
-    cluster.tell("finish")
-    a.end(0), b.end(0)
-
-
-@pytest.mark.slow
 def test_clocks_that_are_60_seconds_apart(cluster: Cluster, clock_ahead: str) -> None:
-    """The restart that is due happens, no other one does: nothing between nodes is decided by wall clocks."""
+    """It is found before the ranks start. The restart that is due happens, no other one does: nothing between nodes is
+    decided by wall clocks."""
     script = cluster.script(FAILS_ONCE)
-    a = cluster.launch("a", script, nnodes="1:2", node_timeout=QUICK)
-    b = cluster.launch("b", script, nnodes="1:2", env={"LD_PRELOAD": clock_ahead}, node_timeout=QUICK)
+    a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead}, node_timeout=QUICK)
+    a.wait_for("waits for other nodes to join")  # its time is in the store
+    b = cluster.launch("b", script, node_timeout=QUICK)
+    b.wait_for(r"health of this node: clock: the clock of node \S+ is [56]\d\.\d s ahead of this one")
     a.hear("trains", 1), b.hear("trains", 1)
-    there = int(b.wait_for(r"cycle 1 clock (\d+)").group(1))
+    there = int(a.wait_for(r"cycle 1 clock (\d+)").group(1))
     assert there - time.time() > 50, "the shifted clock really is"
     _let_pass(7.0)  # more than twice the node timeout
     cluster.tell("finish")
@@ -164,3 +153,58 @@ def test_torchs_static_rendezvous_gives_ranks_by_node_rank(cluster: Cluster) -> 
     assert a.hear(r"has \[\]", 0) | b.hear(r"has \[\]", 0) == {0, 1, 2, 3}
     cluster.tell("finish")
     a.end(0), b.end(0)
+
+
+EXCLUDES_THE_HOST = """
+client = connect()
+step(1)
+if CYCLE == 0 and NODE == "a" and LOCAL == 1:
+    request(client, "ExcludeThisNode", "a sick GPU")
+if CYCLE == 0:
+    wait()
+until("finish")
+"""
+
+
+@pytest.mark.slow
+def test_an_excluded_node_that_hosts_the_rendezvous_stays_for_it(cluster: Cluster) -> None:
+    a, b = cluster.pair(EXCLUDES_THE_HOST, nnodes="1:2")
+    a.wait_for("continues to host the rendezvous, without ranks")
+    assert b.hear("starts on b in 2", 1) == {0, 1}
+    assert a.ranks() == []
+    cluster.tell("finish")
+    b.end(0), a.end(0)
+    assert a.cycles() == [0] and b.cycles() == [0, 1]
+
+
+@pytest.mark.slow
+def test_an_excluded_host_does_not_stay_for_nobody(cluster: Cluster) -> None:
+    a, b = cluster.pair(EXCLUDES_THE_HOST, nnodes="1:2", node_timeout=1)
+    b.hear("starts on b in 2", 1)
+    b.vanish()
+    assert "so it no longer hosts the rendezvous" in a.end(0)
+
+
+def test_a_node_that_reaches_nobody_says_where_it_tries_and_leaves_when_told(cluster: Cluster) -> None:
+    b = cluster.launch("b", cluster.script('say("started")'))
+    where = rf"localhost:{cluster.port} \(check that node 0 is up, the address and the port\)"
+    b.wait_for(rf"node \S+:{b.pid} tries to reach the rendezvous store at {where}$")
+    assert b.spawned.stop(signal.SIGTERM) == 0
+    assert b.spawned.err().count("tries to reach") == 1 and not b.spawned.out()
+
+
+@pytest.mark.slow
+def test_both_launchers_say_that_they_were_given_different_numbers_of_nodes(cluster: Cluster) -> None:
+    script = cluster.script('say("started")')
+    a = cluster.launch("a", script, nnodes="2")
+    a.wait_for("waits for other nodes")
+    b = cluster.launch("b", script, nnodes="3")
+    b.wait_for(
+        rf"node \S+:{b.pid} was started with --nnodes 3, node \S+:{a.pid} with --nnodes 2: the job may never"
+    )
+    a.wait_for(
+        rf"node \S+:{a.pid} was started with --nnodes 2, node \S+:{b.pid} with --nnodes 3: the job may never"
+    )
+    for node in b, a:
+        node.spawned.stop(signal.SIGTERM)
+        assert node.spawned.err().count("was started with") == 1

@@ -30,18 +30,18 @@ until("finish")
 
 
 @pytest.mark.slow
-def test_a_launcher_that_was_killed_and_started_again_rejoins(either: Cluster) -> None:
+def test_a_launcher_that_was_killed_and_started_again_rejoins(cluster: Cluster) -> None:
     """Lost connections are the only sign of the death; the journal still has whose they were."""
-    script = either.script(LINKED)
-    a, b = (either.launch(name, script) for name in "ab")
+    script = cluster.script(LINKED)
+    a, b = (cluster.launch(name, script) for name in "ab")
     a.hear("trains", 0), b.hear("trains", 0)
     ranks = b.ranks()
     b.spawned.stop(signal.SIGKILL)
     a.wait_for("restarting all 2 local ranks")
-    again = either.launch("b", script)
+    again = cluster.launch("b", script)
     assert a.hear("trains", 1) | again.hear("trains", 1) == {0, 1, 2, 3}
     assert all(gone(rank) for rank in ranks), "its monitor ended what it left"
-    either.tell("finish")
+    cluster.tell("finish")
     a.end(0), again.end(0)
     assert a.restarts() == [(1, 1)]
     assert again.cycles() == [1]

@@ -13,7 +13,7 @@ from torch.distributed import TCPStore
 
 from holdfast.fault_tolerance.launcher.control.messages import Append, Cas, Put, StoreView
 from holdfast.fault_tolerance.launcher.rendezvous import Endpoint, register
-from holdfast.fault_tolerance.launcher.store import LocalStore, StoreClient, StoreGone
+from holdfast.fault_tolerance.launcher.store import StoreClient, StoreGone
 from tests.processes import Spawned, Spawner, wait_until
 
 HOST = "127.0.0.1"
@@ -61,14 +61,6 @@ def client(server: tuple[Spawned, int]) -> Iterator[Client]:
     yield client
     client.store.close()
     wait_until(lambda: not [each for each in threading.enumerate() if "holdfast-store" in each.name])
-
-
-def test_operations_are_carried_out_in_their_order(client: Client) -> None:
-    for number in range(20):
-        client.store.carry_out(Append("log", str(number)))
-    client.store.carry_out(Cas("log", "", "not this"))
-    client.expect("log", "".join(f"{number}\n" for number in range(20)))
-    assert client.woken.is_set()
 
 
 def test_first_of_two_writers_wins_and_both_learn_it(client: Client) -> None:
@@ -124,22 +116,6 @@ def test_server_that_ended_is_reported_as_refusing(client: Client) -> None:
         client.store.ask("a", 5.0)
 
 
-def test_other_thread_reads_and_writes_in_its_turn(client: Client) -> None:
-    assert client.store.ask("a", 5.0) == ""
-    client.store.ask(Put("a", "text"), 5.0)
-    assert client.store.ask("a", 5.0) == "text"
-
-
 def test_name_that_is_taken_gets_a_number(client: Client) -> None:
     store = TCPStore(HOST, client.port, is_master=False)
     assert [register(store, "pod:7") for _ in range(3)] == ["pod:7", "pod:7-2", "pod:7-3"]
-
-
-def test_local_store_answers_at_once() -> None:
-    store = LocalStore()
-    store.watch({"a": 1.0})
-    assert store.views() == [StoreView("a", "")]
-    store.carry_out(Append("a", "x"))
-    store.carry_out(Cas("b", "", "1"))
-    assert set(store.views()) == {StoreView("b", "1"), StoreView("a", "x\n")}
-    assert store.views() == []

@@ -23,9 +23,6 @@ if NODE in "BAD":
 """These nodes break in each cycle that they take part in, on the test's request."""
 
 RAISES = f'raise RuntimeError("{ECC}")'
-CRASHES = "os.kill(os.getpid(), signal.SIGSEGV)"
-FAILING_DISK = 'raise OSError(5, "Input/output error", "/data/shard-7")'
-BUG = 'raise IndexError("index 7 is out of range")'
 
 
 def program(how: str, bad: str = "b") -> str:
@@ -80,47 +77,6 @@ def test_a_spare_takes_the_place_of_a_node_with_broken_memory(cluster: Cluster) 
     (found,) = a.journal("node_replaced")
     assert (found["cycle"], found["instead"]) == (cycle - 1, c.journal("run_start")[0]["node"])
     assert all(ECC in each["facts"] for each in b.journal("node_suspected"))
-
-
-def test_the_host_of_the_rendezvous_can_lose_its_place_too(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, program(RAISES, "a"))
-    cycle = break_until(cluster, [a, b, c], [a], 2, most=3)
-    b.hear("trains", cycle), c.hear("trains", cycle)
-    finish(cluster, a, b, c)
-
-
-def test_a_spare_takes_the_place_of_a_node_that_crashes_twice(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, program(CRASHES))
-    cycle = break_until(cluster, [a, b, c], [b], 2, most=4)
-    assert cycle >= 2
-    b.wait_for("is accused by 2 of the last [23] failures")
-    finish(cluster, a, b, c)
-
-
-def test_spares_take_the_places_of_two_nodes_of_four(cluster: Cluster) -> None:
-    """One has a disk that fails, the other crashes."""
-    script = cluster.script(program(f"if NODE == 'b': {FAILING_DISK}\n        {CRASHES}", "bc"))
-    nodes = [cluster.launch(name, script, nnodes="4", restarts=9) for name in "abcd"]
-    for node in nodes:
-        node.hear("starts", 0)
-    nodes += [cluster.launch(name, script, nnodes="4", restarts=9) for name in "ef"]
-    for spare in nodes[4:]:
-        spare.wait_for("is a spare")
-    a, b, c, d, e, f = nodes
-    cycle = break_until(cluster, nodes, [b, c], 4, most=7)
-    for node in a, d, e, f:
-        node.hear("trains", cycle)
-    finish(cluster, *nodes)
-
-
-def test_a_bug_moves_no_node(cluster: Cluster) -> None:
-    a, b, c = with_spare(cluster, program(BUG))
-    with pytest.raises(AssertionError, match="still takes part"):
-        break_until(cluster, [a, b, c], [b], 2, most=3)
-    assert not a.journal("node_suspected") and not b.journal("node_suspected")
-    for node in c, b, a:
-        node.spawned.send_signal(15)
-        node.spawned.wait()
 
 
 def test_a_suspected_node_is_named_and_stays_where_no_other_waits(cluster: Cluster) -> None:

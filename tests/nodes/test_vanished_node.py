@@ -57,21 +57,6 @@ def test_the_rest_carry_on_alone_where_that_is_allowed(cluster: Cluster) -> None
     assert a.restarts() == [(1, 1)]
 
 
-@pytest.mark.variant
-@pytest.mark.slow
-def test_a_spare_takes_over_where_one_node_would_do_and_then_the_host_vanishes(cluster: Cluster) -> None:
-    script = cluster.script(TRAINS)
-    a, b = (cluster.launch(name, script, nnodes="1:2", node_timeout=QUICK) for name in "ab")
-    a.hear("trains", 0)
-    c = cluster.launch("c", script, nnodes="1:2", node_timeout=QUICK)
-    c.wait_for("is a spare")
-    b.vanish()
-    assert a.hear("starts on a in 4", 1) | c.hear("starts on c in 4", 1) == {0, 1, 2, 3}
-    c.hear("trains", 1)
-    a.vanish()
-    _say_so_and_stop(c, f"no process listens at localhost:{cluster.port} any more")
-
-
 GAVE_UP = "timed out waiting for the other nodes (rendezvous timeout)"
 
 
@@ -88,16 +73,6 @@ def test_with_a_fixed_number_the_rest_wait_and_say_so_and_give_up_at_last(cluste
     assert lost.kind == "node lost"
     assert gave_up.kind == "job lost"
     assert gave_up.what == f"{GAVE_UP}: no sign of node {lost.node}"
-
-
-@pytest.mark.slow
-def test_no_restart_left_for_a_lost_node(cluster: Cluster) -> None:
-    a, b = cluster.pair(TRAINS, nnodes="1:2", restarts=0, node_timeout=QUICK)
-    a.hear("trains", 0)
-    b.vanish()
-    a.wait_for("NODE LOST")
-    a.end(1)
-    assert a.cycles() == [0]
 
 
 FINISHES_ALONE = """

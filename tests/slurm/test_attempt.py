@@ -37,6 +37,9 @@ case "$(basename "$0") $1" in
 esac
 """
 RUNNING = "JobState=RUNNING Restarts={0} TimeLimit=UNLIMITED PreemptTime=None ExcNodeList=n9"
+LATE = "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00"
+"""The time limit has come."""
+LOST = "n1 idle\nn2 down*\n"
 
 
 class Slurm:
@@ -80,6 +83,12 @@ def keeper(run_dir: Path, job: str = "7", restarts: int = 0, **limits: int) -> K
     return Keeper(str(run_dir), place, Limits(**limits), exclude_after=2, notice=180.0)
 
 
+def begin(slurm: Slurm, run_dir: Path, job: str = "7", restarts: int = 0) -> None:
+    """An attempt of this job begins."""
+    slurm.tells(job, RUNNING.format(restarts))
+    assert keeper(run_dir, job, restarts).begins() == 0
+
+
 def chains(run_dir: Path) -> tuple[Chain, ...]:
     return LedgerFile(str(run_dir)).read().chains
 
@@ -87,8 +96,7 @@ def chains(run_dir: Path) -> tuple[Chain, ...]:
 def test_a_failure_is_requeued_and_counted(
     slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     assert keeper(run_dir).ended(9) == 0
     assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
     assert (
@@ -107,24 +115,13 @@ def test_a_job_of_which_the_controller_says_nothing_is_judged_by_its_exit_code(
 
 def test_what_slurm_has_requeued_is_cancelled_when_the_chain_gives_up(slurm: Slurm, run_dir: Path) -> None:
     slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
-    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
+    (slurm.folder / "nodes").write_text(LOST)
     assert keeper(run_dir).begins() == 0
     assert keeper(run_dir, max_failures=1).ended(143) == 1
     assert slurm.asked("scancel") == ["scancel 7"]
     assert slurm.asked("scontrol requeue") == []
     attempt = chains(run_dir)[0].attempts[0]
     assert (str(attempt.kind), attempt.node) == ("node lost", "n2")
-
-
-def test_a_node_that_is_left_out_stands_beside_those_that_the_user_excluded(
-    slurm: Slurm, run_dir: Path
-) -> None:
-    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
-    for restarts in range(2):
-        slurm.tells("7", RUNNING.format(restarts + 1))
-        assert keeper(run_dir, restarts=restarts).begins() == 0
-        assert keeper(run_dir, restarts=restarts).ended(143) == 0
-    assert slurm.asked("scontrol update") == ["scontrol update JobId=7 ExcNodeList=n9,n2"]
 
 
 def test_an_end_that_nobody_noted_is_noted_by_the_next_attempt(slurm: Slurm, run_dir: Path) -> None:
@@ -147,8 +144,7 @@ def test_a_zombie_of_an_earlier_run_does_nothing(slurm: Slurm, run_dir: Path) ->
 
 
 def test_a_cancelled_job_s_chain_is_over_and_the_next_job_begins_another(slurm: Slurm, run_dir: Path) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", "CANCELLED"))
     claim(str(run_dir), "8")  # as `holdfast slurm` does when it has submitted
     assert keeper(run_dir, "8").begins() == 0
@@ -158,8 +154,7 @@ def test_a_cancelled_job_s_chain_is_over_and_the_next_job_begins_another(slurm: 
 
 
 def test_a_job_that_was_cancelled_while_it_waited(slurm: Slurm, run_dir: Path) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     assert keeper(run_dir).ended(9) == 0
     slurm.tells("7", RUNNING.format(1).replace("RUNNING", "CANCELLED"))
     assert keeper(run_dir, "8").begins() == 0
@@ -179,8 +174,7 @@ def test_another_job_s_claim_counts_while_it_lives(slurm: Slurm, run_dir: Path) 
 def test_a_flag_of_another_run_is_removed_and_our_own_ends_the_chain(slurm: Slurm, run_dir: Path) -> None:
     flag = run_dir / "finished.flag"
     flag.touch()
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     assert not flag.exists()
     flag.touch()
     assert keeper(run_dir).ended(0) == 0
@@ -192,26 +186,14 @@ def test_a_flag_of_another_run_is_removed_and_our_own_ends_the_chain(slurm: Slur
 def test_at_the_time_limit_the_job_is_requeued_before_its_ranks_have_ended(
     slurm: Slurm, run_dir: Path
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     assert keeper(run_dir).job_ends() == 0  # the batch script got a signal by hand: nothing to do
-    late = "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00"
-    slurm.tells("7", late)
+    slurm.tells("7", LATE)
     assert keeper(run_dir).job_ends() == 0
     slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
     assert keeper(run_dir).ended(137) == 0
     assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
     assert [str(attempt.kind) for attempt in chains(run_dir)[0].attempts] == ["time limit"]
-
-
-def test_giving_up_at_the_time_limit_is_the_exit_code_of_the_script(slurm: Slurm, run_dir: Path) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
-    slurm.tells("7", "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00")
-    keeper(run_dir, max_jobs=1).job_ends()
-    assert chains(run_dir)[0].state == "too many jobs"
-    assert keeper(run_dir, max_jobs=1).ended(137) == 1
-    assert slurm.asked("scontrol requeue") == []
 
 
 def test_a_job_that_is_cancelled_while_its_failure_is_noted_is_not_requeued(
@@ -227,8 +209,7 @@ def test_a_job_that_is_cancelled_while_its_failure_is_noted_is_not_requeued(
 
 def test_a_finished_chain_whose_end_is_not_noted_starts_nothing(slurm: Slurm, run_dir: Path) -> None:
     """Killed between the two records of its end, and the flag is gone."""
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     (run_dir / "finished.flag").touch()
     assert keeper(run_dir).ended(0) == 0
     ledger = run_dir / "attempts.jsonl"
@@ -247,8 +228,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_chain_that_could_not_be_requeued_is_over_and_goes_on_when_somebody_does(
     slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     (slurm.folder / "refuses").touch()
     assert keeper(run_dir).ended(9) == 1
     assert len(slurm.asked("scontrol requeue")) == 3
@@ -260,17 +240,6 @@ def test_a_chain_that_could_not_be_requeued_is_over_and_goes_on_when_somebody_do
     assert "is requeued" not in said
     assert keeper(run_dir, restarts=1).begins() == 0
     assert [chain.state for chain in chains(run_dir)] == ["gave up", ""]
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_time_limit_whose_requeue_failed_is_no_success_of_the_script(slurm: Slurm, run_dir: Path) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
-    slurm.tells("7", "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00")
-    (slurm.folder / "refuses").touch()
-    keeper(run_dir).job_ends()
-    assert keeper(run_dir).ended(137) == 1
-    assert chains(run_dir)[0].state == "gave up"
 
 
 @pytest.mark.usefixtures("impatient")
@@ -288,43 +257,63 @@ def test_a_requeue_whose_answer_was_lost_is_done(slurm: Slurm, run_dir: Path) ->
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_node_that_cannot_be_left_out_is_told_of_and_the_job_goes_on(
-    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("job", "is_pending", "asked", "said"),
+    [
+        ("", True, ["scontrol update JobId=7 ExcNodeList=n9,n2"], ""),  # beside those that the user excluded
+        ("", False, None, "n2 could not be left out (scontrol update: Job is not pending)"),
+        (" NumNodes=2", True, [], "n2: to be left out, but job 7 needs 2 nodes of those left"),
+    ],
+)
+def test_a_node_that_was_lost_twice_is_left_out(
+    slurm: Slurm,
+    run_dir: Path,
+    job: str,
+    is_pending: bool,
+    asked: list[str] | None,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (slurm.folder / "not-pending").touch()
-    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
+    """In any case the chain continues."""
+    if not is_pending:
+        (slurm.folder / "not-pending").touch()
+    (slurm.folder / "nodes").write_text(LOST)
     for restarts in range(2):
-        slurm.tells("7", RUNNING.format(restarts + 1))
+        slurm.tells("7", RUNNING.format(restarts + 1) + job)
         assert keeper(run_dir, restarts=restarts).begins() == 0
         assert keeper(run_dir, restarts=restarts).ended(143) == 0
-    assert "n2 could not be left out (scontrol update: Job is not pending)" in capsys.readouterr().err
+    assert asked is None or slurm.asked("scontrol update") == asked
+    assert said in capsys.readouterr().err
     assert chains(run_dir)[0].state == ""
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("limits", "state"), [({"max_jobs": 1}, "too many jobs"), ({}, "gave up")])
+def test_giving_up_at_the_time_limit_is_the_exit_code_of_the_script(
+    slurm: Slurm, run_dir: Path, limits: dict[str, int], state: str
+) -> None:
+    """By the limit of jobs, or as the job could not be requeued."""
+    begin(slurm, run_dir)
+    slurm.tells("7", LATE)
+    if not limits:
+        (slurm.folder / "refuses").touch()
+    keeper(run_dir, **limits).job_ends()
+    assert chains(run_dir)[0].state == state
+    assert keeper(run_dir, **limits).ended(137) == 1
+    assert bool(slurm.asked("scontrol requeue")) is not bool(limits)
 
 
 @pytest.mark.parametrize(("past", "kind"), [("", "preempted"), ("NODE_FAIL\nPENDING\n", "node lost")])
 def test_a_requeue_by_an_administrator_is_no_lost_node(
     slurm: Slurm, run_dir: Path, past: str, kind: str
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     slurm.tells("7", RUNNING.format(1).replace("RUNNING", "COMPLETING"))
     (slurm.folder / "nodes").write_text("n1 idle\nn2 idle\n")
     if past:
         (slurm.folder / "past").write_text(past)
     assert keeper(run_dir, max_failures=1).ended(143) == (1 if past else 0)
     assert str(chains(run_dir)[0].attempts[0].kind) == kind
-
-
-def test_a_node_that_the_job_needs_is_not_left_out(
-    slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (slurm.folder / "nodes").write_text("n1 idle\nn2 down*\n")
-    for restarts in range(2):
-        slurm.tells("7", RUNNING.format(restarts + 1) + " NumNodes=2")
-        assert keeper(run_dir, restarts=restarts).begins() == 0
-        assert keeper(run_dir, restarts=restarts).ended(143) == 0
-    assert slurm.asked("scontrol update") == []
-    assert "n2: to be left out, but job 7 needs 2 nodes of those left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -353,8 +342,7 @@ FIRST_STEP = (
 def test_a_training_that_had_to_be_killed_at_the_time_limit_spends_nothing(
     slurm: Slurm, run_dir: Path, told: bool
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     if told:
         (run_dir / "journal-n1_9.jsonl").write_text(PREEMPTION.format(time.time()))
     began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
@@ -389,15 +377,13 @@ def test_a_job_that_may_not_be_requeued_starts_nothing(
     assert "gave up: job 7 may not be requeued" in capsys.readouterr().err
     (chain,) = chains(run_dir)
     assert (chain.state, chain.attempts) == ("gave up", ())
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
 
 
 def test_the_number_of_the_attempt_is_told_to_the_batch_script(
     slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     assert keeper(run_dir).ended(9) == 0
     capsys.readouterr()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -423,8 +409,7 @@ def kept_signals() -> Iterator[None]:
 
 def test_exit_code_2_beside_a_journal_that_cannot_be_read_is_a_failure(slurm: Slurm, run_dir: Path) -> None:
     """Ranks may have been started: it is no command line that would be refused again."""
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     (run_dir / "journal-x.jsonl").mkdir()
     assert keeper(run_dir).ended(2) == 0
     assert str(chains(run_dir)[0].attempts[0].kind) == "failed"
@@ -442,8 +427,7 @@ def test_on_a_full_disk_the_chain_goes_on(
 ) -> None:
     run_dir = full(small_disk)
     for restarts in range(5):
-        slurm.tells("7", RUNNING.format(restarts))
-        assert keeper(run_dir, restarts=restarts).begins() == 0
+        begin(slurm, run_dir, restarts=restarts)
         assert keeper(run_dir, restarts=restarts).ended(75) == 0
     assert len(slurm.asked("scontrol requeue")) == 5
     said = capsys.readouterr().err
@@ -457,33 +441,28 @@ def test_on_a_full_disk_the_chain_goes_on(
     assert chains(run_dir)[0].state == "finished"
 
 
-def test_on_a_full_disk_a_training_that_fails_does_not_go_on_for_ever(
-    slurm: Slurm, small_disk: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("code", "limits", "codes"), [(9, {}, [0, 0, 1]), (75, {"max_jobs": 2}, [0, 1])])
+def test_on_a_full_disk_a_chain_does_not_go_on_for_ever(
+    slurm: Slurm,
+    small_disk: Path,
+    code: int,
+    limits: dict[str, int],
+    codes: list[int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run_dir, codes = full(small_disk), []
-    for restarts in range(3):
-        slurm.tells("7", RUNNING.format(restarts))
-        assert keeper(run_dir, restarts=restarts).begins() == 0
-        codes.append(keeper(run_dir, restarts=restarts).ended(9))
-    assert codes == [0, 0, 1]
-    assert len(slurm.asked("scontrol requeue")) == 2
-    assert "cannot tell: 2, taken for failures" in capsys.readouterr().err
-
-
-def test_on_a_full_disk_no_more_jobs_are_made_than_were_asked_for(slurm: Slurm, small_disk: Path) -> None:
-    run_dir, codes = full(small_disk), []
-    for restarts in range(2):
-        slurm.tells("7", RUNNING.format(restarts))
-        assert keeper(run_dir, restarts=restarts, max_jobs=2).begins() == 0
-        codes.append(keeper(run_dir, restarts=restarts, max_jobs=2).ended(75))
-    assert codes == [0, 1]
+    run_dir, found = full(small_disk), list[int]()
+    for restarts in range(len(codes)):
+        begin(slurm, run_dir, restarts=restarts)
+        found.append(keeper(run_dir, restarts=restarts, **limits).ended(code))
+    assert found == codes
+    assert len(slurm.asked("scontrol requeue")) == codes.count(0)
+    assert ("cannot tell: 2, taken for failures" in capsys.readouterr().err) is not bool(limits)
 
 
 def test_at_the_time_limit_a_full_disk_does_not_hinder_the_requeue(slurm: Slurm, small_disk: Path) -> None:
     run_dir = full(small_disk)
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
-    slurm.tells("7", "JobState=COMPLETING Restarts=0 StartTime=2026-01-01T00:00:00 TimeLimit=00:01:00")
+    begin(slurm, run_dir)
+    slurm.tells("7", LATE)
     assert keeper(run_dir).job_ends() == 0
     assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -22,19 +21,15 @@ flag, how = os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], sys.argv[1]
 restarts, node = os.environ.get("SLURM_RESTART_COUNT", "0"), os.uname().nodename
 os.write(1, f"rank {os.environ['RANK']} on {node} in run {restarts}\\n".encode())
 os.write(1, f"attempt {os.environ['HOLDFAST_ATTEMPT']} of {os.environ.get('PATH')}\\n".encode())
-bad = os.path.dirname(flag) + "/bad-node"
-if how == "bad-node" and restarts == "0" and os.environ["SLURM_NODEID"] == "0":
-    with open(bad, "w") as file:
-        file.write(node)
 if how == "straggler" and restarts == "0" and os.environ["RANK"] == "0":
     from holdfast.callbacks.completion import record_suspects
     record_suspects([{"suspect": node, "facts": "the job was stopped for a straggler"}])
     sys.exit(1)
-if how == "broken" or (os.path.exists(bad) and open(bad).read() == node):
+if how == "broken":
     raise ValueError("no such data set: corpus-7")
 if how == "does not stop":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if (how in ("waits", "does not stop") and restarts == "0") or (how == "bad-node" and restarts in "01"):
+if how in ("waits", "does not stop") and restarts == "0":
     while True:
         signal.pause()
 if os.environ["RANK"] == "0":
@@ -111,19 +106,6 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
     )
     assert training.chains()[0]["state"] == "gave up"
     assert cluster.run("squeue", "--noheader") == ""
-
-
-@pytest.mark.variant
-def test_a_node_on_which_it_fails_twice_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
-    training = light(cluster, tmp_path, "bad-node")
-    assert training.start().returncode == 0
-    assert training.end() == "COMPLETED 0:0", training.text()
-    assert training.kinds(0) == ["failed", "failed", "finished"]
-    bad = (training.run / "bad-node").read_text()
-    assert f"attempt 3 follows, without {bad}" in training.text()
-    assert f"rank 0 on {bad} in run 2" not in training.text()
-    assert f"rank 1 on {bad} in run 2" not in training.text()
-    assert os.path.exists(training.run / "finished.flag")
 
 
 @pytest.mark.variant

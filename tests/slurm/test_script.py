@@ -28,25 +28,26 @@ def test_the_example_is_what_a_dry_run_prints() -> None:
     subprocess.run(["bash", "-n", EXAMPLE], check=True)
 
 
+def run_script(folder: Path, tools: dict[str, str], **changes: object) -> subprocess.CompletedProcess[str]:
+    """Run the batch script beside scripts of these texts; `keep` is its Python."""
+    for name, text in {"scontrol": "echo n1; echo n2", **tools}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "HOLDFAST_ATTEMPT": "77", **job}
+    script = batch_script(plan(python=str(folder / "keep"), **changes), "1.2.3")
+    command = ["bash", "-u", "-c", script]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+
+
 def test_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
-    fake = tmp_path / "srun"
-    fake.write_text('#!/bin/bash\nprintf \'%s\\n\' "$@" "$HOLDFAST_ATTEMPT" "$PATH"\n')
-    fake_keep = 'case "$*" in *--attempt-begins) echo 4 ;; esac'
-    for name, text in (("scontrol", "echo n1; echo n2"), ("keep", fake_keep)):
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-    for path in tmp_path.iterdir():
-        path.chmod(0o755)
-    script = batch_script(plan(python=str(tmp_path / "keep"), max_jobs=7), "1.2.3")
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12345", "SLURM_NNODES": "2"}
-    done = subprocess.run(
-        ["bash", "-u", "-c", script],
-        env={**environ, "SLURM_JOB_NODELIST": "n[1-2]", "HOLDFAST_ATTEMPT": "77"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *words, attempt, path = done.stdout.splitlines()  # type: ignore[assignment]
-    assert (attempt, path) == ("4", f"{environ['PATH']}:{tmp_path}")
+    tools = {
+        "srun": 'printf \'%s\\n\' "$@" "$HOLDFAST_ATTEMPT" "$PATH"',
+        "keep": 'case "$*" in *--attempt-begins) echo 4 ;; esac',
+    }
+    done = run_script(tmp_path, tools, max_jobs=7)
+    *words, attempt, path = done.stdout.splitlines()
+    assert (done.returncode, attempt, path) == (0, "4", f"{tmp_path}:/usr/bin:/bin:{tmp_path}")
     assert words[:3] == ["--kill-on-bad-exit=0", "--wait=0", "--export=ALL"]
     assert words[3:8] == ["bash", "-c", 'exec "$@"', "bash", "ft_launcher"]
     assert words[-len(COMMAND) + 1 :] == list(COMMAND[1:])
@@ -155,16 +156,8 @@ def test_an_attempt_that_cannot_begin_is_tried_again_a_few_times(
         f"exit ${{codes[$(wc -l < {tmp_path}/tries) - 1]}} ;; esac",
         "sleep": "",
         "srun": f"touch {tmp_path}/started",
-        "scontrol": "echo n1",
     }
-    for name, text in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_NNODES": "1"}
-    done = subprocess.run(
-        ["bash", "-c", batch_script(plan(python=str(tmp_path / "keep")), "1.2.3")],
-        env={**environ, "SLURM_JOB_NODELIST": "n1"},
-    )
+    done = run_script(tmp_path, tools)
     assert done.returncode == code
     assert len((tmp_path / "tries").read_text().splitlines()) == tries
     assert (tmp_path / "started").exists() == (codes == "7 7 0")
@@ -174,26 +167,11 @@ def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well
     """The first was sent by hand, and is no time limit; the second is Slurm's."""
     seen = tmp_path / "seen"
     tools = {
-        "scontrol": "echo n1",
         "srun": f"kill -TERM $PPID; for try in {{1..100}}; do [[ $(wc -l < {seen}) -lt 2 ]] || exit 7; sleep 0.1; done",
         "keep": f'case "$*" in *--job-ends) [[ -s {seen} ]] || kill -TERM $PPID; echo "$*" >> {seen} ;; '
         f'*ended=*) echo "${{@: -1}}" ;; esac',
     }
     seen.touch()
-    for name, text in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        ["bash", "-c", batch_script(plan(python=str(tmp_path / "keep")), "1.2.3")],
-        env={
-            "PATH": f"{tmp_path}:/usr/bin:/bin",
-            "SLURM_JOB_ID": "7",
-            "SLURM_NNODES": "1",
-            "SLURM_JOB_NODELIST": "n1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_script(tmp_path, tools)
     assert done.stdout.split() == ["--attempt-ended=7"], done.stderr
     assert len(seen.read_text().splitlines()) == 2

@@ -16,7 +16,7 @@ from holdfast.cli.main import main
 from holdfast.integrations.slurm.attempt import claim, claimed_by
 from holdfast.integrations.slurm.job import job_of
 from holdfast.integrations.slurm.submit import standing
-from tests.slurm.test_attempt import RUNNING, Slurm, chains, keeper, run_dir, slurm
+from tests.slurm.test_attempt import RUNNING, Slurm, begin, chains, keeper, run_dir, slurm
 
 __all__ = ["run_dir", "slurm"]  # fixtures
 
@@ -49,26 +49,13 @@ def submits(run_dir: Path) -> int:
 def test_where_a_job_trains_or_will_autoresume_starts_nothing(
     slurm: Slurm, run_dir: Path, state: str
 ) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    begin(slurm, run_dir)
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", state))
     before = (run_dir / "attempts.jsonl").read_text()
     line = f"job 7 trains in {run_dir} already ({state}). Wait for it, end it (scancel 7), or use another run directory"
     assert resumes(run_dir, *train(run_dir)) == (2, f"holdfast: error: {line}\n")
     assert not (run_dir / "trained").exists()
     assert (run_dir / "attempts.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize(("state", "_"), OVER)
-def test_a_job_that_is_over_blocks_nobody(slurm: Slurm, run_dir: Path, state: str, _: str) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
-    if state:
-        slurm.tells("7", RUNNING.format(0).replace("RUNNING", state))
-    else:
-        (slurm.folder / "job-7").unlink()
-    assert resumes(run_dir, *train(run_dir))[0] == 0
-    assert (run_dir / "trained").exists()
 
 
 def test_where_slurm_cannot_be_asked_the_way_out_is_told(slurm: Slurm, run_dir: Path) -> None:
@@ -99,28 +86,16 @@ def test_where_autoresume_is_at_work_nothing_is_submitted_and_no_job_begins(
 
 
 def test_a_keeper_that_was_killed_does_not_keep_jobs_out(slurm: Slurm, run_dir: Path) -> None:
-    LedgerFile(str(run_dir)).append(
-        chain_begins(
-            1.0,
-            command=["true"],
-            flag=str(run_dir / "finished.flag"),
-            host=os.uname().nodename,
-            pid=os.getpid(),  # another process had this number
-            started=1,
-            carries_on=False,
-        )
-    )
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
+    # Another process had this number.
+    who = {"host": os.uname().nodename, "pid": os.getpid(), "started": 1}
+    flag = str(run_dir / "finished.flag")
+    file = LedgerFile(str(run_dir))
+    file.append(chain_begins(1.0, command=["true"], flag=flag, carries_on=False, **who))
+    begin(slurm, run_dir)
     assert [chain.state for chain in chains(run_dir)] == ["cancelled", ""]
 
 
 # What --status says of a job
-
-
-def attempt_of(run_dir: Path, slurm: Slurm) -> None:
-    slurm.tells("7", RUNNING.format(0))
-    assert keeper(run_dir).begins() == 0
 
 
 def status(run_dir: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -130,17 +105,17 @@ def status(run_dir: Path, capsys: pytest.CaptureFixture[str], *options: str) -> 
 
 
 def test_a_job_that_runs_goes_on(slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    attempt_of(run_dir, slurm)
+    begin(slurm, run_dir)
     shown = status(run_dir, capsys).splitlines()
     assert shown[-1] == "continues: job 7 is RUNNING"
     assert " runs " in shown[-2]
 
 
 @pytest.mark.parametrize(("state", "word"), OVER)
-def test_a_job_that_is_over_is_not_said_to_go_on(
+def test_a_job_that_is_over_is_said_to_be_and_blocks_nobody(
     slurm: Slurm, run_dir: Path, state: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attempt_of(run_dir, slurm)
+    begin(slurm, run_dir)
     if state:
         slurm.tells("7", RUNNING.format(0).replace("RUNNING", state))
     else:
@@ -149,12 +124,14 @@ def test_a_job_that_is_over_is_not_said_to_go_on(
     assert shown[-1].startswith(f"{word}: job 7 ") and "runs" not in shown[-2] and word in shown[-2]
     (chain,) = json.loads(status(run_dir, capsys, "--json"))
     assert chain["state"] == word and "job 7" in chain["why"]
+    assert resumes(run_dir, *train(run_dir))[0] == 0
+    assert (run_dir / "trained").exists()
 
 
 def test_where_slurm_does_not_tell_it_is_not_known(
     slurm: Slurm, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attempt_of(run_dir, slurm)
+    begin(slurm, run_dir)
     deaf(slurm)
     shown = status(run_dir, capsys).splitlines()
     assert shown[-1].startswith(
@@ -169,7 +146,7 @@ def test_a_job_that_waits_says_why() -> None:
 
 
 def test_what_nobody_saw_ran_for_an_unknown_time(slurm: Slurm, run_dir: Path) -> None:
-    attempt_of(run_dir, slurm)
+    begin(slurm, run_dir)
     slurm.tells("7", RUNNING.format(0).replace("RUNNING", "CANCELLED"))
     assert keeper(run_dir, "8").begins() == 0
     (attempt,) = chains(run_dir)[0].attempts

@@ -78,26 +78,6 @@ def test_a_time_limit_that_comes_without_a_signal(
     assert (training.kinds()[0], training.kinds()[-1]) == ("time limit", "finished")
 
 
-def test_a_hang_that_costs_an_attempt(cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
-    training = Training.of_characters(cluster, tmp_path, steps=40)
-    assert training.start(ranks=2, restarts=0).returncode == 0
-    training.wait_for_step(20)
-    training.a_rank("n2").send_signal(signal.SIGSTOP)
-    training.end(seconds=200)
-    check(training, cluster, expected(40))
-    assert training.kinds() == ["failed", "finished"]
-    assert len(training.resumed) == 1
-
-
-def test_a_node_is_lost(own_cluster: Cluster, tmp_path: Path, expected: Undisturbed) -> None:
-    training = Training.of_characters(own_cluster, tmp_path, steps=120, pace=0.5)
-    assert training.start(ranks=2, restarts=3).returncode == 0
-    training.wait_for_step(20)
-    own_cluster.kill_node("n2", with_its_processes=True)
-    training.wait_for("attempt 2 begins")
-    check(training, own_cluster, expected(120))
-
-
 def test_a_drained_node_is_left_when_the_job_is_told_to(
     cluster: Cluster, tmp_path: Path, expected: Undisturbed
 ) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.warm.conftest import COLD, WARM, Installation
-from tests.launcher.warm.users import MODULES, OF_LIBRARIES, VERDICTS, check_verdicts, use
+from tests.launcher.warm.conftest import WARM, Installation
+from tests.launcher.warm.users import OF_LIBRARIES, VERDICTS, check_verdicts, use
 from tests.processes import Spawner
 from tests.straggler.kernels.conftest import NATIVE
 
@@ -87,18 +87,6 @@ def test_modules_that_were_learned(spawn: Spawner, installation: Installation, t
             assert len(job.lines("^rank . cycle . works_at_exit is fine ahead$")) == 4
             assert len(job.lines("^rank . cycle . starts_a_thread is fine here$")) == 4
     assert told == [0, 1, 0]
-
-
-def test_every_module_has_its_test() -> None:
-    """None of them is forgotten, and each that is installed has a verdict."""
-    assert {*COMPANY, *OF_LIBRARIES} < set(VERDICTS) == set(MODULES)
-
-
-@pytest.mark.variant
-def test_the_modules_in_cold_ranks(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
-    """What each of them checks holds in a process of its own."""
-    names = [name for name in VERDICTS if name not in OF_LIBRARIES and name != "shares_a_lock"]
-    use(spawn, installation, tmp_path, COLD, _that_can_be_had(installation, tmp_path, names))
 
 
 # -- libraries whose import leaves threads, seeds or folders -------------------------------------------------
