@@ -201,6 +201,10 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         case(rank(0, pid=4711), rank(1, "flock"), rank(2)),
         (1, "lock", HIGH),
     ),
+    "the holder of the file lock for which all others wait is in the collective": (
+        case(rank(0, pid=4711), rank(1, "flock"), rank(2, "flock")),
+        (0, "lock", MEDIUM, "", (1, 2)),
+    ),
     "two outside, one a step behind": (
         case(rank(0), rank(1, "sleep", board=board(9)), rank(2, "busy")),
         (1, "user_code", MEDIUM),

@@ -179,13 +179,15 @@ def _held_up(job: JobView) -> set[int]:
 def _holder(job: JobView) -> Verdict | None:
     """Of something for which others of its node wait, and that does not wait in the same way itself.
 
-    The far end of a connection may wait in a collective: for those, unless another rank is in no collective either.
+    It may wait in a collective, for those: the far end of a connection, unless another rank is in no collective
+    either, and the holder of a file lock for which all other ranks wait.
     """
     living, outside = {view.rank: view for view in job.living}, {view.rank for view in job.outside}
     held_up = _held_up(job)
     for edge in job.edges:
         holder = living.get(edge.awaited[0]) if edge.via in _HELD else None
-        may_wait = edge.via is Via.SOCKET and outside <= held_up
+        is_for_all = edge.via is Via.SOCKET or len(edge.waiters) == len(living) - 1
+        may_wait = is_for_all and outside <= held_up
         if holder is None or holder.rank in held_up or not (holder.rank in outside or may_wait):
             continue
         kind, what = _HELD[edge.via]
