@@ -14,16 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-KINDS = (
-    "torch",
-    "lightning",
-    "lightning sharded",
-    "hugging face",
-    "dcp",
-    "deepspeed's layout",
-    "safetensors index",
-)
-
 
 def made_by_torch(place: Path) -> Path:
     path = place / "step-00000040.pt"
@@ -117,21 +107,15 @@ def made_with_an_index(place: Path) -> Path:
     return path
 
 
-MAKERS: dict[str, Callable[[Path], Path]] = dict(
-    zip(
-        KINDS,
-        (
-            made_by_torch,
-            made_by_lightning,
-            made_by_lightning_s_sharded_strategies,
-            made_by_hugging_face,
-            made_by_dcp,
-            made_in_deepspeed_s_layout,
-            made_with_an_index,
-        ),
-        strict=True,
-    )
-)
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "torch": made_by_torch,
+    "lightning": made_by_lightning,
+    "lightning sharded": made_by_lightning_s_sharded_strategies,
+    "hugging face": made_by_hugging_face,
+    "dcp": made_by_dcp,
+    "deepspeed's layout": made_in_deepspeed_s_layout,
+    "safetensors index": made_with_an_index,
+}
 
 
 @pytest.fixture(scope="session")

@@ -110,11 +110,6 @@ def test_none_at_all(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixtur
     )  # any file can hold it
 
 
-def test_alone_without_a_process_group(make: Make, tmp_path: Path) -> None:
-    made = make("torch")
-    assert checkpoints.last_complete_on_all_ranks(tmp_path) == made
-
-
 def test_a_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "new" / "step-1.pt"
     with checkpoints.whole_file(path) as unfinished:
@@ -133,7 +128,8 @@ def test_that_there_is_none_is_said_only_where_all_could_be_read(make: Make, tmp
     (tmp_path / "step-10" / "weights.pt").symlink_to("weights.pt")  # which the kernel refuses to follow
     with pytest.raises(OSError, match="symbolic links"):
         checkpoints.last_complete(tmp_path)
-    make("torch", "step-5.pt")
+    made = make("torch", "step-5.pt")
+    assert checkpoints.last_complete_on_all_ranks(tmp_path) == made  # there is no other rank
     found = checkpoints.look(tmp_path)
     assert found.newest == tmp_path / "step-5.pt" and "cannot be read" in found.skipped[0].why
 

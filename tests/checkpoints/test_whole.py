@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoints import whole_file, why_incomplete
 from holdfast.checkpoints.atomic import aside, put_in_place
 
-from .conftest import KINDS
+from .conftest import MAKERS
 
 Make = Callable[..., Path]
 
@@ -26,7 +26,7 @@ def files_of(checkpoint: Path) -> list[Path]:
     return sorted(Path(place) / name for place, _, names in os.walk(checkpoint) for name in names)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAKERS)
 def test_cut_anywhere_it_is_not_complete(kind: str, make: Make) -> None:
     """Each file of it, at its edges and anywhere between."""
     checkpoint = make(kind)

@@ -78,8 +78,6 @@ straggler.Detector.initialize(
 )
 """
 
-GUIDE = (SECTIONS, CALLABLES, INTERVAL, WITHOUT_COLLECTIVES)
-
 LIGHTNING = (lightning.WITH_RESUME, lightning.GUIDE_STRAGGLERS)
 """All others that import the name."""
 

@@ -6,15 +6,13 @@ import importlib
 import importlib.metadata
 import json
 import pickle
-import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from packaging.version import Version
 
-import holdfast
-from tests.compat.conftest import COMPAT, NAME
+from tests.compat.conftest import NAME
 from tests.processes import Spawner
 
 pytestmark = pytest.mark.usefixtures("alias")
@@ -107,12 +105,6 @@ def test_versions() -> None:
     version = load(NAME).__version__
     assert Version(version) >= Version("0.6.0") and Version(version).release == (0, 6, 0)
     assert importlib.metadata.version("nvidia-resiliency-ext") == version
-
-
-def test_both_distributions_have_one_version() -> None:
-    text = (COMPAT / "pyproject.toml").read_text()
-    assert re.findall(r'^version = "(.*)"', text, re.MULTILINE) == [holdfast.__version__]
-    assert re.findall(r'"holdfast>=(.*)"', text) == [holdfast.__version__]
 
 
 def test_the_functions_on_nested_containers() -> None:

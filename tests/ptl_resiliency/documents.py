@@ -97,13 +97,6 @@ trainer = pl.Trainer(
 )
 """
 
-IN_DOCUMENT = {
-    "1-overview-and-lightning.txt": (FAULT_TOLERANCE, STRAGGLERS),
-    "2-lightning-integration-and-autoresume.txt": (WITH_RESUME,),
-    "3-nemo-resiliency-features.txt": (NEMO_STRAGGLERS, NEMO_PREEMPTION),
-    "5-straggler-detection-guide.txt": (GUIDE_STRAGGLERS,),
-}
-
 ROOTS = {
     "from nvidia_resiliency_ext.ptl_resiliency import": "from holdfast.ptl_resiliency import",
     "from nemo import lightning as nl": "import lightning.pytorch as nl",

@@ -156,6 +156,7 @@ def fit(
         "max_epochs": EPOCHS,
         "val_check_interval": 3,
         "use_distributed_sampler": False,
+        "num_sanity_val_steps": 2,
     }
     job = trainer(folder, *callbacks, **(settings | kwargs))
     try:

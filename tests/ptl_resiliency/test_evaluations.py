@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch.distributed as dist
 
@@ -17,7 +16,7 @@ from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 from tests.processes import Spawner
 
-from .conftest import TinyModel
+from .small import TinyModel, trainer
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "evaluating_job.py"
@@ -42,27 +41,26 @@ def test_it_is_supervised_and_nothing_follows(
     kind: type[Any],
     what: str,
     ranked: Board,
-    quiet: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
     callback = kind(True, True, exp_dir=tmp_path / "state")
-    trainer = pl.Trainer(callbacks=[callback], **quiet)
+    job = trainer(tmp_path, callback)
     for _ in range(2):
         before = ranked.snapshot()
-        getattr(trainer, what)(TinyModel(), verbose=False)
+        getattr(job, what)(TinyModel(), verbose=False)
         after = ranked.snapshot()
         if kind is FaultToleranceCallback:  # the start, 2 batches, the end
             assert after.heartbeat_count == before.heartbeat_count + 4
         else:  # setup, and 2 steps
             assert after.section_count == before.section_count + 3
         assert after.finished and not after.open_sections and not callback.is_initialized
-    assert Supervision._current is None and "teardown" not in vars(trainer.strategy)
+    assert Supervision._current is None and "teardown" not in vars(job.strategy)
     assert not (tmp_path / "flag").exists() and not list((tmp_path / "state").iterdir())
 
 
-def test_an_error_in_it_ends_supervision(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+def test_an_error_in_it_ends_supervision(ranked: Board, tmp_path: Path) -> None:
     def fail(trainer: Any, batch_idx: int) -> None:
         raise OSError("broken")
 
@@ -71,26 +69,24 @@ def test_an_error_in_it_ends_supervision(ranked: Board, quiet: dict[str, Any], t
         FaultToleranceSectionsCallback(exp_dir=tmp_path, exc_handling_policy=pytest.fail),
     ]
     with pytest.raises(OSError, match="broken"):
-        pl.Trainer(callbacks=callbacks, **quiet).validate(TinyModel(on_validation=fail), verbose=False)
+        trainer(tmp_path, *callbacks).validate(TinyModel(on_validation=fail), verbose=False)
     snapshot = ranked.snapshot()
     assert snapshot.finished and not snapshot.open_sections and Supervision._current is None
 
 
 def test_supervision_that_cannot_begin_ends_nothing(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ranked: Board, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The program has a client of its own."""
     client = RankMonitorClient()
     client.init_workload_monitoring()
-    trainer = pl.Trainer(callbacks=[FaultToleranceCallback(exp_dir=tmp_path)], **quiet)
-    trainer.validate(TinyModel(), verbose=False)
+    job = trainer(tmp_path, FaultToleranceCallback(exp_dir=tmp_path))
+    job.validate(TinyModel(), verbose=False)
     client.shutdown_workload_monitoring()
     assert sum("trainer.validate() is not supervised" in line for line in caplog.messages) == 1
 
 
-def test_an_evaluation_of_one_rank_waits_for_no_other(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_evaluation_of_one_rank_waits_for_no_other(ranked: Board, tmp_path: Path) -> None:
     """As after a fit, whose process group is still there."""
     dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
     try:
@@ -99,7 +95,7 @@ def test_an_evaluation_of_one_rank_waits_for_no_other(
             FaultToleranceSectionsCallback(exp_dir=tmp_path),
         ]
         began = time.monotonic()
-        pl.Trainer(callbacks=callbacks, **quiet).validate(TinyModel(), verbose=False)
+        trainer(tmp_path, *callbacks).validate(TinyModel(), verbose=False)
         assert time.monotonic() - began < 30 and ranked.snapshot().heartbeat_count == 4
     finally:
         dist.destroy_process_group()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -19,7 +18,7 @@ from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 
-from .conftest import TinyModel, saving
+from .small import TinyModel, saving, trainer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lightning.md"
 KINDS = [FaultToleranceCallback, FaultToleranceSectionsCallback]
@@ -52,6 +51,16 @@ def run_out_of_time(trainer: Any) -> None:
 
 
 @dataclass
+class Unhashable(EarlyStopping):
+    """As a user may write one."""
+
+    monitor: str = "loss"
+
+    def __post_init__(self) -> None:
+        super().__init__(self.monitor, patience=1, min_delta=1e6, check_on_train_epoch_end=False)
+
+
+@dataclass
 class Row:
     """A fit that continues at step 5, saves every 5 steps, and what is expected of it."""
 
@@ -74,7 +83,7 @@ ROWS = {
         True,
         "all",
         {"max_epochs": 50},
-        callbacks=lambda: [EarlyStopping("loss", patience=1, min_delta=1e6, check_on_train_epoch_end=False)],
+        callbacks=lambda: [Unhashable()],
     ),
     "the end after the first batch, whatever requested it": Row(
         True, False, "some", on_step=at_step(5, stop)
@@ -105,7 +114,6 @@ def test_what_follows_from_an_ending(
     name: str,
     kind: type[Any],
     ranked: Board,
-    quiet: dict[str, Any],
     checkpoint: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,16 +121,19 @@ def test_what_follows_from_an_ending(
     row = ROWS[name]
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
     callback = kind(autoresume=True, calculate_timeouts=True, exp_dir=tmp_path / "state")
-    trainer = pl.Trainer(
-        callbacks=[callback, saving(tmp_path / "saved"), *row.callbacks()],
-        **{"max_epochs": -1, **quiet, **row.arguments, "enable_checkpointing": True},
+    job = trainer(
+        tmp_path,
+        callback,
+        saving(tmp_path / "saved"),
+        *row.callbacks(),
+        **{"max_epochs": -1, **row.arguments},
     )
-    before = set(vars(trainer.strategy)), trainer.strategy.save_checkpoint
+    before = set(vars(job.strategy)), job.strategy.save_checkpoint
     if row.raises is None:
-        trainer.fit(TinyModel(row.on_step), ckpt_path=str(checkpoint))
+        job.fit(TinyModel(row.on_step), ckpt_path=str(checkpoint))
     else:
         with pytest.raises(row.raises):
-            trainer.fit(TinyModel(row.on_step), ckpt_path=str(checkpoint))
+            job.fit(TinyModel(row.on_step), ckpt_path=str(checkpoint))
     assert (tmp_path / "flag").exists() == row.flag
     path = tmp_path / "state" / kind.TIMEOUTS_FILENAME
     learned = json.loads(path.read_text())["current_timeouts"] if path.exists() else {}
@@ -139,10 +150,8 @@ def test_what_follows_from_an_ending(
     snapshot = ranked.snapshot()
     assert snapshot.finished and not snapshot.open_sections and not callback.is_initialized
     assert Supervision._current is None
-    assert (set(vars(trainer.strategy)), trainer.strategy.save_checkpoint) == before
-    assert not vars(trainer).get("save_checkpoint") and "save_checkpoint" not in vars(
-        trainer.strategy.checkpoint_io
-    )
+    assert (set(vars(job.strategy)), job.strategy.save_checkpoint) == before
+    assert not vars(job).get("save_checkpoint") and "save_checkpoint" not in vars(job.strategy.checkpoint_io)
 
 
 def test_the_page_says_the_same() -> None:
@@ -158,32 +167,13 @@ def test_the_page_says_the_same() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
 def test_without_a_fit_nothing_is_supervised_and_no_launcher_needed(
-    kind: type[Any], quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FT_RANK_MONITOR_IPC_SOCKET", raising=False)
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
     callback = kind(True, True, {"fault_type": "rank_killed", "base_delay": 0.0})
-    trainer = pl.Trainer(callbacks=[callback], **quiet)
-    for act in (trainer.validate, trainer.test, trainer.predict):
+    job = trainer(tmp_path, callback)
+    for act in (job.validate, job.test, job.predict):
         act(TinyModel())  # type: ignore[operator]
         assert not callback.is_initialized
     assert list(tmp_path.iterdir()) == []
-
-
-@dataclass
-class Unhashable(EarlyStopping):
-    """As a user may write one."""
-
-    monitor: str = "loss"
-
-    def __post_init__(self) -> None:
-        super().__init__(self.monitor, min_delta=10.0, patience=1)
-
-
-def test_an_early_stopping_that_cannot_be_hashed(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
-    callbacks = [FaultToleranceCallback(True, True, exp_dir=tmp_path), Unhashable()]
-    pl.Trainer(max_epochs=20, callbacks=callbacks, **quiet).fit(TinyModel())
-    assert (tmp_path / "flag").exists()

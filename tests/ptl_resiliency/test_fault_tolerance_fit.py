@@ -18,7 +18,7 @@ from holdfast.fault_tolerance.board import Board
 from holdfast.patches import Patches
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 
-from .conftest import BATCHES, TinyModel, saving
+from .small import BATCHES, TinyModel, saving, trainer
 
 
 def heartbeat_callback(folder: Path, **more: Any) -> FaultToleranceCallback:
@@ -29,20 +29,18 @@ def sections_callback(folder: Path, **more: Any) -> FaultToleranceSectionsCallba
     return FaultToleranceSectionsCallback(False, True, exp_dir=folder / "state", **more)
 
 
-def test_both_callbacks_share_supervision_over_fits_and_trainers(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_both_callbacks_share_supervision_over_fits_and_trainers(ranked: Board, tmp_path: Path) -> None:
     callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path)]
     seen: list[bool] = []
     model = TinyModel(lambda trainer, batch_idx: seen.append(all(each.is_initialized for each in callbacks)))
-    trainer = pl.Trainer(max_steps=3, callbacks=callbacks, **quiet)
-    trainer.fit(model)
+    job = trainer(tmp_path, *callbacks, max_steps=3)
+    job.fit(model)
     assert Supervision._current is None
     first = ranked.snapshot()
-    trainer.fit_loop.epoch_loop.max_steps = 5
-    trainer.fit(model)
+    job.fit_loop.epoch_loop.max_steps = 5
+    job.fit(model)
     second = ranked.snapshot()
-    pl.Trainer(max_steps=2, callbacks=callbacks[::-1], **quiet).fit(model)
+    trainer(tmp_path, *callbacks[::-1], max_steps=2).fit(model)
     third = ranked.snapshot()
     assert all(seen) and len(seen) == 7
     assert first.step == 3 and second.step == 5 and third.step == 2
@@ -50,7 +48,7 @@ def test_both_callbacks_share_supervision_over_fits_and_trainers(
     assert third.finished and third.open_sections == ()
 
 
-def test_a_fit_after_one_that_failed(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+def test_a_fit_after_one_that_failed(ranked: Board, tmp_path: Path) -> None:
     class Rude(pl.Callback):
         """Then Lightning ends nothing."""
 
@@ -61,16 +59,16 @@ def test_a_fit_after_one_that_failed(ranked: Board, quiet: dict[str, Any], tmp_p
         raise OSError("broken")
 
     callback = heartbeat_callback(tmp_path)
-    trainer = pl.Trainer(max_steps=3, callbacks=[Rude(), callback], **quiet)
+    job = trainer(tmp_path, Rude(), callback, max_steps=3)
     with pytest.raises(ValueError, match="in on_exception"):
-        trainer.fit(TinyModel(fail))
+        job.fit(TinyModel(fail))
     assert callback.is_initialized
-    pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel())
+    trainer(tmp_path, callback, max_steps=3).fit(TinyModel())
     assert Supervision._current is None and ranked.snapshot().step == 3
 
 
 def test_a_program_that_ends_supervision_itself_trains_on(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ranked: Board, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path)]
 
@@ -78,17 +76,16 @@ def test_a_program_that_ends_supervision_itself_trains_on(
         assert callbacks[0]._fit is not None
         callbacks[0]._fit.client.shutdown_workload_monitoring()
 
-    arguments = {**quiet, "enable_checkpointing": True}
-    trainer = pl.Trainer(max_steps=20, callbacks=[*callbacks, saving(tmp_path / "saved")], **arguments)
-    trainer.fit(TinyModel(end))
-    assert trainer.global_step == 20
+    job = trainer(tmp_path, *callbacks, saving(tmp_path / "saved"), max_steps=20)
+    job.fit(TinyModel(end))
+    assert job.global_step == 20
     warned = [record.getMessage() for record in caplog.records if "@rank0]" in record.getMessage()]
     warned = [line for line in warned if " timeouts" not in line or "stay as they are" in line]
     assert ["supervision has ended before the training" in line for line in warned].count(True) == 1, warned
     assert ["is not supervised" in line for line in warned].count(True) == 1 and len(warned) == 2, warned
 
 
-def test_copies_supervise_nothing(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+def test_copies_supervise_nothing(ranked: Board, tmp_path: Path) -> None:
     copies: list[Any] = []
 
     def duplicate(trainer: Any, batch_idx: int) -> None:
@@ -96,18 +93,18 @@ def test_copies_supervise_nothing(ranked: Board, quiet: dict[str, Any], tmp_path
             copies.append(copy.deepcopy(callback))
 
     callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path)]
-    pl.Trainer(max_steps=1, callbacks=callbacks, **quiet).fit(TinyModel(duplicate))
+    trainer(tmp_path, *callbacks, max_steps=1).fit(TinyModel(duplicate))
     for callback in callbacks:
         del callback.log, callback.log_dict  # type: ignore[attr-defined]  # Lightning's, of the model
         copies.append(pickle.loads(pickle.dumps(callback)))
     assert len(copies) == 4 and not any(each.is_initialized for each in copies)
     for each in copies:
-        pl.Trainer(max_steps=1, callbacks=[each], **quiet).fit(TinyModel())
+        trainer(tmp_path, each, max_steps=1).fit(TinyModel())
 
 
 @pytest.mark.parametrize("kind", [FaultToleranceCallback, FaultToleranceSectionsCallback])
 def test_a_simulated_fault_is_armed_by_the_fit_and_called_off_by_its_end(
-    kind: type[Any], ranked: Board, quiet: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kind: type[Any], ranked: Board, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     armed: list[bool] = []
 
@@ -116,7 +113,7 @@ def test_a_simulated_fault_is_armed_by_the_fit_and_called_off_by_its_end(
 
     params = {"fault_type": "rank_killed", "base_delay": 600.0, "rank_to_fail": 0}
     callback = kind(False, True, params, exp_dir=tmp_path / "state")
-    pl.Trainer(max_steps=1, callbacks=[callback], **quiet).fit(TinyModel(look))
+    trainer(tmp_path, callback, max_steps=1).fit(TinyModel(look))
     assert armed == [True]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-fault")]
     assert not any("Simulating fault" in stream for stream in capfd.readouterr())  # it has not happened
@@ -142,9 +139,7 @@ def test_patches_may_be_undone_in_any_order() -> None:
         assert thing.act() == "act" and vars(thing) == {}
 
 
-def test_what_is_saved_after_a_failure_is_whole_and_supervised(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_is_saved_after_a_failure_is_whole_and_supervised(ranked: Board, tmp_path: Path) -> None:
     """Lightning asks other callbacks for a last checkpoint after ours were called for the failure."""
     during: list[tuple[list[str], list[str]]] = []
 
@@ -160,25 +155,22 @@ def test_what_is_saved_after_a_failure_is_whole_and_supervised(
     (tmp_path / "saved").mkdir()
     last = pl.callbacks.OnExceptionCheckpoint(tmp_path / "saved")
     callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path), last]
-    arguments = {**quiet, "enable_checkpointing": True}
-    trainer = pl.Trainer(max_steps=3, callbacks=callbacks, plugins=[Watched()], **arguments)
+    job = trainer(tmp_path, *callbacks, max_steps=3, plugins=[Watched()])
     with pytest.raises(OSError, match="broken"):
-        trainer.fit(TinyModel(fail))
+        job.fit(TinyModel(fail))
     assert during == [([".on_exception.ckpt.partial"], ["checkpointing"])]
     assert os.listdir(tmp_path / "saved") == ["on_exception.ckpt"]
     assert ranked.snapshot().finished and Supervision._current is None
 
 
-def test_a_setup_that_fails_elsewhere_ends_supervision(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_setup_that_fails_elsewhere_ends_supervision(ranked: Board, tmp_path: Path) -> None:
     class Failing(TinyModel):
         def setup(self, stage: str) -> None:
             raise OSError("no data")
 
     callbacks = [heartbeat_callback(tmp_path), sections_callback(tmp_path)]
     with pytest.raises(OSError, match="no data"):
-        pl.Trainer(max_steps=3, callbacks=callbacks, **quiet).fit(Failing())
+        trainer(tmp_path, *callbacks, max_steps=3).fit(Failing())
     snapshot = ranked.snapshot()
     assert snapshot.finished and not snapshot.open_sections and Supervision._current is None
 
@@ -186,23 +178,21 @@ def test_a_setup_that_fails_elsewhere_ends_supervision(
 # -- heartbeats of a fit, and checkpoints that count
 
 
-def test_each_batch_is_a_heartbeat_with_its_step(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_each_batch_is_a_heartbeat_with_its_step(ranked: Board, tmp_path: Path) -> None:
     steps: list[int] = []
     model = TinyModel(lambda trainer, batch_idx: steps.append(ranked.snapshot().step))
     callback = heartbeat_callback(tmp_path)
-    trainer = pl.Trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[callback], **quiet)
-    trainer.fit(model)
+    job = trainer(tmp_path, callback, max_epochs=1, accumulate_grad_batches=2)
+    job.fit(model)
     snapshot = ranked.snapshot()
-    assert snapshot.step == trainer.global_step == BATCHES // 2
+    assert snapshot.step == job.global_step == BATCHES // 2
     assert steps[1:] == [batch // 2 for batch in range(1, BATCHES)]
     # Training: start, batches, end; validation: start, 2 batches, end; the end.
     assert snapshot.heartbeat_count == BATCHES + 2 + 4 + 1
     assert snapshot.finished and snapshot.section_count == 0
 
 
-def test_a_manual_optimisation_has_steps_too(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+def test_a_manual_optimisation_has_steps_too(ranked: Board, tmp_path: Path) -> None:
     class Manual(TinyModel):
         automatic_optimization = False
 
@@ -211,13 +201,11 @@ def test_a_manual_optimisation_has_steps_too(ranked: Board, quiet: dict[str, Any
             self.manual_backward(self._loss(batch))
             optimizer.step()  # type: ignore[union-attr]
 
-    pl.Trainer(max_steps=7, callbacks=[heartbeat_callback(tmp_path)], **quiet).fit(Manual())
+    trainer(tmp_path, heartbeat_callback(tmp_path), max_steps=7).fit(Manual())
     assert ranked.snapshot().step == 7
 
 
-def test_checkpoints_count_when_they_are_complete(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_checkpoints_count_when_they_are_complete(ranked: Board, tmp_path: Path) -> None:
     counts: list[tuple[int, int]] = []
 
     class Slow(TorchCheckpointIO):
@@ -227,14 +215,11 @@ def test_checkpoints_count_when_they_are_complete(
 
     for plugin in (Slow(), AsyncCheckpointIO(Slow())):
         before = ranked.snapshot().checkpoints
-        trainer = pl.Trainer(
-            max_steps=10,
-            callbacks=[heartbeat_callback(tmp_path), saving(tmp_path / "saved")],
-            plugins=[plugin],
-            **{**quiet, "enable_checkpointing": True},
+        job = trainer(
+            tmp_path, heartbeat_callback(tmp_path), saving(tmp_path / "saved"), max_steps=10, plugins=[plugin]
         )
         counts.clear()
-        trainer.fit(TinyModel())
+        job.fit(TinyModel())
         saves = len(counts)
         assert saves >= 2 and ranked.snapshot().checkpoints == before + saves
         assert [count for count, _ in counts] == list(range(before, before + saves))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch.distributed as dist
 
@@ -16,14 +15,10 @@ from holdfast.fault_tolerance import (
     WorkloadControlRequest,
 )
 from holdfast.fault_tolerance.board import Board
-from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from holdfast.ptl_resiliency import FaultToleranceSectionsCallback
 from tests.processes import Spawned, Spawner
 
-from .conftest import TinyModel
-
-KINDS = [FaultToleranceCallback, FaultToleranceSectionsCallback]
-BOTH = pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
-PREFIX = "[FaultToleranceCallback@rank0] "
+from .small import TinyModel, trainer
 
 
 def request(action: WorkloadAction) -> Callable[[Any], WorkloadControlRequest]:
@@ -63,7 +58,6 @@ def test_what_a_policy_asks_for(
     said: str,
     rank: int,
     ranked: Board,
-    quiet: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -78,7 +72,7 @@ def test_what_a_policy_asks_for(
         raise OSError("broken")
 
     with pytest.raises(OSError, match="broken"):
-        pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel(fail))
+        trainer(tmp_path, callback, max_steps=3).fit(TinyModel(fail))
     asked_for = ranked.snapshot().request
     assert (asked_for.action if asked_for else None) == asked
     assert asked is None or (asked_for is not None and asked_for.description == "because of broken")
@@ -86,7 +80,7 @@ def test_what_a_policy_asks_for(
     assert said in "\n".join(caplog.messages)
 
 
-def test_a_clean_stop_asks_for_nothing(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+def test_a_clean_stop_asks_for_nothing(ranked: Board, tmp_path: Path) -> None:
     policy = request(WorkloadAction.ShutdownWorkload)
     callback = FaultToleranceSectionsCallback(False, True, exp_dir=tmp_path, exc_handling_policy=policy)
 
@@ -94,12 +88,12 @@ def test_a_clean_stop_asks_for_nothing(ranked: Board, quiet: dict[str, Any], tmp
         raise SystemExit(0)
 
     with pytest.raises(SystemExit):
-        pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel(leave))
+        trainer(tmp_path, callback, max_steps=3).fit(TinyModel(leave))
     assert ranked.snapshot().request is None
 
 
 def test_the_side_group_is_closed_though_the_request_fails(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ranked: Board, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else the other ranks would wait for this one."""
 
@@ -118,7 +112,7 @@ def test_the_side_group_is_closed_though_the_request_fails(
         closed.append(side.process_group is None)
         dist.destroy_process_group()
 
-    pl.Trainer(max_steps=1, callbacks=[callback], **quiet).fit(TinyModel(fail))
+    trainer(tmp_path, callback, max_steps=1).fit(TinyModel(fail))
     assert "the end of supervision failed: RankMonitorClientError" in "\n".join(caplog.messages)
     assert closed == [True]
 
@@ -173,9 +167,3 @@ def test_a_closed_stream_stops_neither_the_start_nor_the_fault(armed: Callable[.
     rank.wait_for("happens now")
     kind = "rank_killed" if "kill@" in rank.err() else "rank_hung"
     assert rank.out() == "" and rank.err().startswith("armed\n" + words(kind, 1))
-
-
-def test_what_happens_in_the_main_thread_is_said_as_well(armed: Callable[..., Spawned]) -> None:
-    rank = armed(0, "exception", "open", 0)
-    assert rank.wait() == 1
-    assert rank.out() == words("exception", 0) and "InjectedFault" in rank.err()

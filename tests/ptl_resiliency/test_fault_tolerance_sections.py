@@ -14,7 +14,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceSectionsCallback
 
-from .conftest import TinyModel, saving
+from .small import TinyModel, saving, trainer
 
 
 def sections_callback(folder: Path, **more: Any) -> FaultToleranceSectionsCallback:
@@ -47,9 +47,7 @@ class Look(pl.Callback):
         self.look("dump")
 
 
-def test_sections_are_open_while_what_they_name_runs(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_sections_are_open_while_what_they_name_runs(ranked: Board, tmp_path: Path) -> None:
     look = Look(ranked)
     inside: set[tuple[str, ...]] = set()
 
@@ -65,13 +63,16 @@ def test_sections_are_open_while_what_they_name_runs(
             look.look("remove")
             super().remove_checkpoint(path)
 
-    trainer = pl.Trainer(
+    job = trainer(
+        tmp_path,
+        sections_callback(tmp_path),
+        look,
+        saving(tmp_path / "saved"),
         max_epochs=1,
-        callbacks=[sections_callback(tmp_path), look, saving(tmp_path / "saved")],
         plugins=[Noting()],
-        **{**quiet, "enable_checkpointing": True, "num_sanity_val_steps": 2},
+        num_sanity_val_steps=2,
     )
-    trainer.fit(TinyModel(note, note))
+    job.fit(TinyModel(note, note))
     assert inside == {("step",)}
     assert set(look.seen) == {
         ("fit", ("setup",)),
@@ -86,10 +87,10 @@ def test_sections_are_open_while_what_they_name_runs(
 
 
 def test_without_a_sanity_check_the_setup_ends_with_the_first_training_batch(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
+    ranked: Board, tmp_path: Path
 ) -> None:
     look = Look(ranked)
-    pl.Trainer(max_steps=2, callbacks=[look, sections_callback(tmp_path)], **quiet).fit(TinyModel())
+    trainer(tmp_path, look, sections_callback(tmp_path), max_steps=2).fit(TinyModel())
     assert look.seen == [("fit", ("setup",)), ("train", ("setup",)), ("batch end", ()), ("batch end", ())]
 
 
@@ -99,9 +100,7 @@ class Broken(TorchCheckpointIO):
 
 
 @pytest.mark.parametrize("where", ["step", "validation", "checkpointing"])
-def test_a_call_that_raises_closes_its_section(
-    where: str, ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_call_that_raises_closes_its_section(where: str, ranked: Board, tmp_path: Path) -> None:
     def fail(trainer: Any, batch_idx: int) -> None:
         raise OSError("broken")
 
@@ -111,45 +110,42 @@ def test_a_call_that_raises_closes_its_section(
 
     seen: list[Any] = []
     model = TinyModel(fail if where == "step" else None, fail if where == "validation" else None)
-    trainer = pl.Trainer(
+    job = trainer(
+        tmp_path,
+        After(),
+        sections_callback(tmp_path),
+        saving(tmp_path / "saved"),
         max_epochs=1,
-        callbacks=[After(), sections_callback(tmp_path), saving(tmp_path / "saved")],
         plugins=[Broken()] if where == "checkpointing" else [],
-        **{**quiet, "enable_checkpointing": True},
     )
     with pytest.raises(OSError):
-        trainer.fit(model)
+        job.fit(model)
     assert seen == [()]
     assert ranked.snapshot().finished
 
 
-def test_a_checkpoint_within_a_step_is_in_both_sections(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_checkpoint_within_a_step_is_in_both_sections(ranked: Board, tmp_path: Path) -> None:
     look = Look(ranked)
 
     def save(trainer: Any, batch_idx: int) -> None:
         trainer.save_checkpoint(tmp_path / "now.ckpt")
         look.look("after")
 
-    trainer = pl.Trainer(max_steps=1, callbacks=[sections_callback(tmp_path), look], **quiet)
-    trainer.fit(TinyModel(save))
+    job = trainer(tmp_path, sections_callback(tmp_path), look, max_steps=1)
+    job.fit(TinyModel(save))
     assert ("dump", ("step",)) in look.seen and ("after", ("step",)) in look.seen
     assert ranked.snapshot().checkpoints == 1
 
 
 def test_asynchronous_checkpoints_teach_nothing_and_that_is_said_once(
-    ranked: Board, quiet: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ranked: Board, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         callback = sections_callback(tmp_path)
-        trainer = pl.Trainer(
-            max_epochs=1,
-            callbacks=[callback, saving(tmp_path / "saved")],
-            plugins=[AsyncCheckpointIO()],
-            **{**quiet, "enable_checkpointing": True},
+        job = trainer(
+            tmp_path, callback, saving(tmp_path / "saved"), max_epochs=1, plugins=[AsyncCheckpointIO()]
         )
-        trainer.fit(TinyModel())
+        job.fit(TinyModel())
     said = [line for line in caplog.messages if "async checkpointing" in line]
     assert said == [
         "[FaultToleranceCallback@rank0] Can't update the checkpointing section timeout with async checkpointing"
@@ -158,22 +154,23 @@ def test_asynchronous_checkpoints_teach_nothing_and_that_is_said_once(
     assert not [name for name in os.listdir(tmp_path / "saved") if not name.endswith(".ckpt")]
 
 
-def test_an_io_that_finalises_is_asynchronous(ranked: Board, quiet: dict[str, Any], tmp_path: Path) -> None:
+def test_an_io_that_finalises_is_asynchronous(ranked: Board, tmp_path: Path) -> None:
     look = Look(ranked)
 
     class Finalising(TorchCheckpointIO):
         def maybe_finalize_save_checkpoint(self) -> None:
             look.look("finalise")
 
-    trainer = pl.Trainer(
+    job = trainer(
+        tmp_path,
+        sections_callback(tmp_path),
+        saving(tmp_path / "saved"),
         max_epochs=1,
-        callbacks=[sections_callback(tmp_path), saving(tmp_path / "saved")],
         plugins=[Finalising()],
-        **{**quiet, "enable_checkpointing": True},
     )
     model = TinyModel(
         lambda trainer, batch_idx: trainer.strategy.checkpoint_io.maybe_finalize_save_checkpoint()
     )
-    trainer.fit(model)
+    job.fit(model)
     assert set(look.seen) == {("finalise", ("step", "checkpointing"))}
     assert ranked.snapshot().limits.sections["checkpointing"] == 420.0

@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 
 from holdfast.callbacks.supervision import Supervision
@@ -20,7 +19,7 @@ from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 from tests.processes import Spawner
 
-from .conftest import TinyModel
+from .small import TinyModel, trainer
 
 KINDS = [FaultToleranceCallback, FaultToleranceSectionsCallback]
 BOTH = pytest.mark.parametrize("kind", KINDS, ids=["heartbeats", "sections"])
@@ -29,19 +28,19 @@ PREFIX = "[FaultToleranceCallback@rank0] "
 
 @BOTH
 def test_the_folder_is_made_below_the_trainers_own_or_said_to_be_missing(
-    kind: type[Any], ranked: Board, quiet: dict[str, Any], tmp_path: Path
+    kind: type[Any], ranked: Board, tmp_path: Path
 ) -> None:
-    pl.Trainer(max_steps=1, callbacks=[kind(False, True)], **quiet).fit(TinyModel())
+    trainer(tmp_path, kind(False, True), max_steps=1).fit(TinyModel())
     assert (tmp_path / "ft_state").is_dir()
     (tmp_path / "file").touch()
     callback = kind(False, True, exp_dir=tmp_path / "file" / "state")
-    trainer = pl.Trainer(max_steps=1, callbacks=[callback], **quiet)
+    job = trainer(tmp_path, callback, max_steps=1)
     with pytest.raises(
         ValueError,
         match=f"save directory does not exist: {tmp_path}/file/state \\(and cannot be made: Not a dir",
     ):
-        trainer.fit(TinyModel())
-    assert Supervision._current is None and "teardown" not in vars(trainer.strategy)
+        job.fit(TinyModel())
+    assert Supervision._current is None and "teardown" not in vars(job.strategy)
 
 
 @BOTH
@@ -65,13 +64,13 @@ def test_a_policy_is_a_function() -> None:
 
 @BOTH
 def test_without_a_launcher_the_error_says_what_to_run(
-    kind: type[Any], quiet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FT_RANK_MONITOR_IPC_SOCKET", raising=False)
     monkeypatch.delenv("FAULT_TOL_FINISHED_FLAG_FILE", raising=False)
     monkeypatch.setattr("sys.argv", ["/a/path/train.py"])
     with pytest.raises(RuntimeError) as error:
-        pl.Trainer(callbacks=[kind(False, True)], **quiet).fit(TinyModel())
+        trainer(tmp_path, kind(False, True)).fit(TinyModel())
     assert str(error.value) == (
         f"{kind.__name__} needs ft_launcher, which watches over the ranks, and this program was started without it "
         "(FT_RANK_MONITOR_IPC_SOCKET is not set). Run `ft_launcher --nproc-per-node=N train.py` with N ranks on this "
@@ -80,19 +79,18 @@ def test_without_a_launcher_the_error_says_what_to_run(
     with pytest.raises(
         RuntimeError, match=r"FINISHED_FLAG_FILE' env variable is not set.*ft_launcher --nproc"
     ):
-        pl.Trainer(callbacks=[kind(True, True)], **quiet).fit(TinyModel())
+        trainer(tmp_path, kind(True, True)).fit(TinyModel())
 
 
 def test_a_flag_that_cannot_be_made_fails_nothing(
     ranked: Board,
-    quiet: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "missing" / "flag"))
     callback = FaultToleranceCallback(True, True, exp_dir=tmp_path)
-    pl.Trainer(max_steps=3, callbacks=[callback], **quiet).fit(TinyModel())
+    trainer(tmp_path, callback, max_steps=3).fit(TinyModel())
     assert any("the finished flag" in line and "cannot be created" in line for line in caplog.messages)
 
 
@@ -102,21 +100,21 @@ class TestNoLimits:
         return FaultToleranceConfig(initial_rank_heartbeat_timeout=None, rank_heartbeat_timeout=None)
 
     def test_there_must_be_limits_or_a_way_to_learn_them(
-        self, ranked: Board, quiet: dict[str, Any], caplog: pytest.LogCaptureFixture
+        self, ranked: Board, caplog: pytest.LogCaptureFixture, tmp_path: Path
     ) -> None:
         with pytest.raises(RuntimeError) as error:
-            pl.Trainer(callbacks=[FaultToleranceCallback(False, False)], **quiet).fit(TinyModel())
+            trainer(tmp_path, FaultToleranceCallback(False, False)).fit(TinyModel())
         assert str(error.value) == (
             "Fault tolerance doesn't have valid timeouts set and 'calculate_timeouts' is False."
         )
         with caplog.at_level(logging.INFO):
-            trainer = pl.Trainer(max_steps=1, callbacks=[FaultToleranceCallback(False, True)], **quiet)
-            trainer.fit(TinyModel())
+            job = trainer(tmp_path, FaultToleranceCallback(False, True), max_steps=1)
+            job.fit(TinyModel())
         assert f"{PREFIX}Fault tolerance client initialized. Timeouts: not calculated yet." in caplog.messages
 
-    def test_the_sections_must_have_limits(self, ranked: Board, quiet: dict[str, Any]) -> None:
+    def test_the_sections_must_have_limits(self, ranked: Board, tmp_path: Path) -> None:
         with pytest.raises(ValueError) as error:
-            pl.Trainer(callbacks=[FaultToleranceSectionsCallback(False, True)], **quiet).fit(TinyModel())
+            trainer(tmp_path, FaultToleranceSectionsCallback(False, True)).fit(TinyModel())
         assert str(error.value) == (
             "rank_section_timeouts should contain {'checkpointing', 'setup', 'step'} entries, and nothing else; it has "
             "none. Give ft_launcher the limits in seconds, for example "
@@ -125,11 +123,11 @@ class TestNoLimits:
         assert Supervision._current is None
 
 
-def test_a_client_of_the_programs_own_is_an_error(ranked: Board, quiet: dict[str, Any]) -> None:
+def test_a_client_of_the_programs_own_is_an_error(ranked: Board, tmp_path: Path) -> None:
     client = RankMonitorClient()
     client.init_workload_monitoring()
     with pytest.raises(RankMonitorClientError, match="another RankMonitorClient of this process"):
-        pl.Trainer(callbacks=[FaultToleranceCallback(False, True)], **quiet).fit(TinyModel())
+        trainer(tmp_path, FaultToleranceCallback(False, True)).fit(TinyModel())
     client.shutdown_workload_monitoring()
 
 
@@ -137,14 +135,14 @@ def test_a_client_of_the_programs_own_is_an_error(ranked: Board, quiet: dict[str
 def test_autoresume_true_without_its_variable_is_one_line(
     kind: type[Any],
     ranked: Board,
-    quiet: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     """Rank 0 logs it; the exception ends a rank with 1 and shows no traceback."""
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", "")
     with pytest.raises(SystemExit) as ended:
-        pl.Trainer(callbacks=[kind(True)], **quiet).fit(TinyModel())
+        trainer(tmp_path, kind(True)).fit(TinyModel())
     assert ended.value.code == 1 and isinstance(ended.value, RuntimeError)
     assert "env variable is not set. Was this job launched with FT launcher?" in str(ended.value)
     assert caplog.messages.count(PREFIX + str(ended.value)) == 1
@@ -156,12 +154,11 @@ def test_by_default_the_flag_is_made_where_the_variable_is_set(
     kind: type[Any],
     named: bool,
     ranked: Board,
-    quiet: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag") if named else "")
-    pl.Trainer(max_steps=1, callbacks=[kind()], **quiet).fit(TinyModel())
+    trainer(tmp_path, kind(), max_steps=1).fit(TinyModel())
     assert (tmp_path / "flag").exists() == named
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.processes import Spawned, Spawner
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).resolve().parent / "programs" / "job_in_a_row.py"
 
 
@@ -69,7 +70,11 @@ def run(spawn: Spawner, folder: Path, number: int) -> Spawned:
             PROGRAM,
             folder,
         ],
-        env={"FAULT_TOL_FINISHED_FLAG_FILE": str(folder / "flag"), "OMP_NUM_THREADS": "1"},
+        env={
+            "FAULT_TOL_FINISHED_FLAG_FILE": str(folder / "flag"),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        },
     )
     assert job.wait() == 0, job.output()[-6000:]
     return job

@@ -66,15 +66,6 @@ def test_the_next_job_goes_on_where_it_was_saved(tmp_path: Path, save_last: Any)
     assert AGAIN or torch.equal(second.layer.weight, undisturbed.layer.weight)
 
 
-def test_it_replaces_the_one_it_resumed_from_and_leaves_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    interrupted(tmp_path, 4, keeper(folder))
-    path, _, second = interrupted(tmp_path, 9, keeper(folder))
-    assert second.seen == list(range(4 - AGAIN, 9 - AGAIN))
-    assert [each.name for each in folder.iterdir()] == ["last.ckpt"]
-    assert torch.load(str(path), weights_only=False)["global_step"] == 9
-
-
 def test_that_of_another_job_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     interrupted(tmp_path, 4, keeper(folder))
@@ -224,19 +215,6 @@ def test_whatever_was_there(tmp_path: Path, new: str, old: str) -> None:
     _take_place(aside(str(final)), str(final))
     assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
     assert final.is_file() == (new == "file") and not final.is_symlink()
-
-
-def test_together_with_what_keeps_all_checkpoints_whole(tmp_path: Path) -> None:
-    folder, patches, saved = tmp_path / "kept", Patches(), []
-
-    def deed(trainer: pl.Trainer) -> None:
-        keep_whole(trainer, patches)
-        saved.append(save_last(trainer))
-        patches.undo()
-
-    trainer(tmp_path, At(5, deed), keeper(folder, every_n_epochs=99)).fit(Small())
-    assert [each.name for each in folder.iterdir()] == ["last.ckpt"]
-    assert torch.load(saved[0], weights_only=False)["global_step"] == 5
 
 
 # -- checkpoints stay whole as long as any callback asks for it

@@ -12,7 +12,6 @@ import pytest
 
 from holdfast.callbacks.preemption import MOST_BATCHES, batches_between, shortage
 from holdfast.callbacks.signals import Notices
-from holdfast.fault_tolerance.stop.rules import END, LOADER_END, loader_of
 from holdfast.ptl_resiliency import PreemptionCallback
 from holdfast.ptl_resiliency.callbacks import ValidationPlaces
 
@@ -58,17 +57,6 @@ def test_places_of_a_validation_rise_and_meet_at_the_end_of_each_loader() -> Non
         assert seen == sorted(seen) and len(set(seen[:4])) == 4
         assert places.start() == 1
     assert ends[:2] == ends[2:]
-
-
-def test_a_place_is_said_with_its_loader() -> None:
-    places = ValidationPlaces()
-    seen = [places.start(), places.after_batch(), places.after_loader(), places.after_batch()]
-    assert [loader_of(place) for place in seen] == [(0, 1), (0, 2), (0, LOADER_END), (1, 2)]
-
-
-def test_places_of_very_many_loaders_stay_before_the_end() -> None:
-    places = ValidationPlaces()
-    assert all(places.after_loader() < END for _ in range(1000))
 
 
 def test_how_often_ranks_ask_each_other() -> None:

@@ -99,22 +99,20 @@ def test_a_straggler_ends_it_after_a_checkpoint(tmp_path: Path, log: pytest.LogC
     assert len(model.seen) == 60 - 17 + AGAIN
 
 
-def test_it_ends_where_nothing_can_be_saved_too(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    ours = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True, stop_on="scores")
-    with pytest.raises(SystemExit) as end:
-        trainer(tmp_path, ours, max_epochs=3).fit(Small())
-    assert end.value.code == 1
-    assert log.messages[-1] == "No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any"
-
-
-def test_it_ends_where_saving_fails_too(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_ends_where_nothing_can_be_saved_too(
+    tmp_path: Path, log: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """There is no ModelCheckpoint, or its folder cannot be made."""
     (tmp_path / "file").touch()
     ours = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True, stop_on="scores")
-    nowhere = keeper(tmp_path / "file" / "kept", every_n_epochs=99, save_top_k=0)
+    keepers = [keeper(tmp_path / "file" / "kept", every_n_epochs=99, save_top_k=0)] if fails else []
     with pytest.raises(SystemExit) as end:
-        trainer(tmp_path, ours, nowhere, max_epochs=3).fit(Small())
+        trainer(tmp_path, ours, *keepers, max_epochs=3).fit(Small())
     assert end.value.code == 1
-    assert log.messages[-1].startswith("Not saved before terminating: the last checkpoint could not be saved")
+    failed = "Not saved before terminating: the last checkpoint could not be saved"
+    none = "No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any"
+    assert log.messages[-1].startswith(failed) if fails else log.messages[-1] == none
 
 
 @pytest.mark.usefixtures("in_time")
@@ -220,9 +218,7 @@ def test_a_detector_of_the_program_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"Detector is initialised already.*Call Detector\.shutdown\(\)"):
         trainer(tmp_path, callback()).fit(Small())
     assert Detector.initialized
-
-
-def test_two_of_them_are_one_too_many(tmp_path: Path) -> None:
+    Detector.shutdown()
     with pytest.raises(RuntimeError, match="or by another such callback"):
         trainer(tmp_path, callback(), callback()).fit(Small())
     assert not Detector.initialized

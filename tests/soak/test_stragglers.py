@@ -15,7 +15,7 @@ import pytest
 from holdfast.straggler.judge import Judge
 from tests.processes import Spawner
 from tests.soak.conftest import promised
-from tests.straggler.injected.jobs import EXPECTED, run
+from tests.straggler.jobs import EXPECTED, run
 from tests.straggler.simulation import Job, assess, blamed, factors
 
 Row = Callable[[str, str, str], None]

@@ -121,10 +121,6 @@ def test_the_batches_of_data_loaders_are_ordered(
     assert (place < in_loader(other, other_batch)) == ((loader, batch) < (other, other_batch))
 
 
-def test_the_first_data_loader_counts_as_a_plain_validation_does() -> None:
-    assert [in_loader(0, batch) for batch in (1, 2, 9)] == [1, 2, 9]
-
-
 def test_what_is_too_much_for_data_loaders_is_one_place() -> None:
     assert (
         in_loader(2, LOADER_END - 1)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from holdfast.straggler import exchange as module
-from holdfast.straggler.channel import Alone
 from holdfast.straggler.exchange import (
     Exchange,
-    Identities,
-    Layout,
-    Tables,
     judged,
     key,
-    pack,
 )
 from holdfast.straggler.scores import Own, References
 from tests.straggler.ranks import ThreadChannel, run
@@ -34,27 +29,6 @@ def times(one: References, *kernels: str) -> dict[str, float]:
     """The references of kernels by name; there must be no others."""
     assert one.kernel_times.keys() <= {key(name) for name in kernels}
     return {name: one.kernel_times[key(name)] for name in kernels if key(name) in one.kernel_times}
-
-
-def test_the_least_median_of_all_ranks_is_the_reference() -> None:
-    sections = [{"fwd": 3.0, "bwd": 8.0}, {"bwd": 7.0, "fwd": 4.0}, {"fwd": 5.0, "bwd": 9.0}]
-    kernels = [{"gemm": 1.0, "add": 5.0}, {"add": 4.0, "gemm": 2.0}, {"gemm": 3.0, "add": 6.0}]
-    found, _ = run(3, lambda channel: references(channel, [(sections[channel.rank], kernels[channel.rank])]))
-    for (one,) in found:
-        assert one.section_times == {"fwd": 3.0, "bwd": 7.0}
-        assert times(one, "gemm", "add") == {"gemm": 1.0, "add": 4.0}
-        assert one.sections == ("fwd", "bwd")
-
-
-def test_what_some_rank_did_not_run_has_no_reference() -> None:
-    sections = [{"fwd": 3.0, "save": 1.0}, {"fwd": 4.0, "load": 1.0}]
-    kernels = [{"gemm": 1.0, "first": 5.0}, {"gemm": 2.0, "second": 1.0}]
-    found, _ = run(2, lambda channel: references(channel, [(sections[channel.rank], kernels[channel.rank])]))
-    for (one,) in found:
-        assert one.section_times == {"fwd": 3.0}
-        assert times(one, "gemm") == {"gemm": 1.0}
-        assert len(one.judged) == 3  # and yet they are judged, among those that ran them
-        assert one.sections == ("fwd", "save", "load")
 
 
 def test_a_rank_that_measured_nothing_takes_part() -> None:
@@ -107,10 +81,6 @@ def test_ranks_whose_kernels_do_not_fit_together_do_not_drive_each_other_out(mon
     assert [kind for kind, _ in calls[-10:]] == ["least"] * 10
 
 
-def test_kernels_with_next_to_no_time_are_not_told() -> None:
-    assert Tables().news(Own(shares={2: 1 - 1e-5, 4: 1e-5}))[:4] == b"\x01\0\0\0"
-
-
 def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(module, "JUDGED_KERNELS", 4)
     tuning = {2 * number: 0.2 for number in range(1, 5)} | {100: 0.1, 102: 0.1}
@@ -128,27 +98,10 @@ def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None
         assert one[-1].still_judged == 1.0
 
 
-def test_a_full_table_keeps_what_most_of_the_time_is_spent_in(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(module, "MOST_KERNELS", 2)
-    one = Tables()
-    one.learn(one.news(Own(shares={2: 0.5, 4: 0.1, 6: 0.4})))
-    assert one.kernels == [2, 6]  # the longest
-    assert one.news(Own(shares={2: 0.5, 4: 0.5})) == b""
-
-
 def test_the_longest_kernels_of_any_rank_are_judged_and_some_that_wait(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(module, "JUDGED_KERNELS", 4)
     monkeypatch.setattr(module, "JUDGED_COLLECTIVES", 1)
     assert judged([2, 4, 6, 8, 10, 3, 5], [0.1, 0.2, 0.05, 0.3, 0.2, 0.01, 0.02]) == (8, 4, 10, 5)
-
-
-def test_sections_that_wait_are_known_and_not_compared() -> None:
-    def work(channel: ThreadChannel) -> References:
-        own = Own({"fwd": 2.0 + channel.rank}, ["reduce"])
-        return Exchange(channel, "node").references(own, None, True)
-
-    for one in run(2, work)[0]:
-        assert (one.section_times, one.sections, one.waiting) == ({"fwd": 2.0}, ("fwd", "reduce"), {"reduce"})
 
 
 def test_names_of_many_ranks_are_told_over_several_reports(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -163,40 +116,3 @@ def test_the_number_of_sections_is_bounded(monkeypatch) -> None:  # type: ignore
     sections = {f"s{number}": 1.0 for number in range(5)}
     found, _ = run(2, lambda channel: references(channel, [(sections, {})] * 2))
     assert [one.sections for one in found[1]] == [("s0", "s1", "s2")] * 2
-
-
-def test_the_greatest_estimate_of_steps_counts_once_all_have_one() -> None:
-    def work(channel: ThreadChannel) -> list[float | None]:
-        exchange = Exchange(channel, "node")
-        own: list[float | None] = [None if channel.rank else 30.0, 20.0 + channel.rank]
-        steps = [exchange.references(Own(), one, False).steps for one in own]
-        return [*steps, exchange.greatest(5.0 + channel.rank)]
-
-    assert run(3, work)[0] == [[None, 22.0, 7.0]] * 3
-
-
-def test_scores_and_nodes_come_to_rank_0_under_global_ranks() -> None:
-    ranks = [4, 6, 9]
-
-    def work(channel: ThreadChannel) -> list[object]:
-        exchange = Exchange(channel, "gpu-" + "x" * channel.rank, label=f"stage {channel.rank}")
-        exchange.references(Own(), None, False)
-        row, layout = pack([float(channel.rank), 0.5], (), ()), Layout(2, 0, 0)
-        gathered = [exchange.gather(row, layout) for _ in range(2)][1]
-        return [gathered and gathered.scores(ranks), gathered and exchange.identities]
-
-    identities = Identities({4: "gpu-", 6: "gpu-x", 9: "gpu-xx"}, ("stage 0", "stage 1", "stage 2"))
-    found, calls = run(3, work, ranks=ranks)
-    scores = [{4: 0.0, 6: 1.0, 9: 2.0}, dict.fromkeys((4, 6, 9), 0.5)]
-    assert found[0] == [scores, identities]
-    assert found[1:] == [[None, None]] * 2
-    assert [length for kind, length in calls if kind == "bytes_to_rank_0"] == [21, 16, 16]
-
-
-def test_a_rank_alone_is_its_own_reference() -> None:
-    exchange = Exchange(Alone(3), "here")
-    found = exchange.references(own({"a": 2.0}, {"k": 4.0}), None, True)
-    assert (found.section_times, times(found, "k")) == ({"a": 2.0}, {"k": 4.0})
-    gathered = exchange.gather(pack([0.5], (), ()), Layout(1, 0, 0))
-    assert exchange.identities == Identities({3: "here"}, ("",))
-    assert gathered is not None and gathered.scores([3]) == [{3: 0.5}]

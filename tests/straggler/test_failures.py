@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,8 +10,7 @@ import pytest
 from holdfast.straggler import CallableId, Detector, Statistic
 from holdfast.straggler.sections import Sections
 from tests.processes import Spawned, Spawner
-
-PROGRAM = Path(__file__).parent / "programs" / "failures.py"
+from tests.straggler.jobs import printed, start
 
 
 def fails(*_: object, **__: object) -> NoReturn:
@@ -20,11 +18,9 @@ def fails(*_: object, **__: object) -> NoReturn:
 
 
 def run(spawn: Spawner, folder: Path, size: int, what: str) -> tuple[list[Spawned], list[list[Any]]]:
-    address = f"file://{folder / 'store'}"
-    ranks = [spawn.python(PROGRAM, address, str(rank), str(size), what) for rank in range(size)]
-    for rank in ranks:
-        assert rank.wait() == 0, rank.output()
-    return ranks, [json.loads(rank.out()) if rank.out().strip() else [] for rank in ranks]
+    """The ranks, and the line that each printed, if it did."""
+    ranks = start(spawn, folder, "failures.py", size, str(size), what)
+    return ranks, [lines[0] if lines else [] for lines in printed(ranks)]
 
 
 def logged(rank: Spawned) -> list[str]:

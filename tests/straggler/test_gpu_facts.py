@@ -112,12 +112,6 @@ def test_nothing_known_is_nothing_told() -> None:
         told((1.0, 2.0), facts())
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_any_single_fact_may_be_unknown(field: str) -> None:
-    assert told(facts(**{field: math.nan}), facts()) == ""
-    assert told(facts(), facts(**{field: math.nan})) == ""
-
-
 def test_what_is_typical() -> None:
     assert typical([]) == pytest.approx(UNKNOWN, nan_ok=True)
     assert typical([facts(sm_clock=1900), UNKNOWN, facts(sm_clock=1950), facts(sm_clock=100)]) == facts(
@@ -205,17 +199,23 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def windows(nvml: Path, gpu: dict[str, str], **environ: str) -> tuple[Windows, str]:
-    """Three windows, and the error output."""
+def ran(nvml: Path, code: str, warnings: str = "error", **environ: str) -> tuple[str, str]:
+    """What a process that uses this NVML prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", TAKES],
-        env=os.environ | {"LD_LIBRARY_PATH": str(nvml), "GPU": json.dumps(gpu)} | environ,
+        [sys.executable, "-W", warnings, "-c", code],
+        env=os.environ | {"LD_LIBRARY_PATH": str(nvml), "NVML_INDEX": "0"} | environ,
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    return done.stdout, done.stderr
+
+
+def windows(nvml: Path, gpu: dict[str, str], **environ: str) -> tuple[Windows, str]:
+    """Three windows, and the error output."""
+    printed, output = ran(nvml, TAKES, GPU=json.dumps(gpu), **environ)
+    return [json.loads(line) for line in printed.splitlines()], output
 
 
 def same(found: list[float] | None, expected: dict[str, float]) -> None:
@@ -225,7 +225,7 @@ def same(found: list[float] | None, expected: dict[str, float]) -> None:
 
 def test_three_windows(nvml: Path) -> None:
     """Errors are those of the window, also when their counter began again."""
-    (first, second, third), output = windows(nvml, {"visible": "0"}, NVML_INDEX="0")
+    (first, second, third), output = windows(nvml, {"visible": "0"})
     same(first[0], READ)
     same(second[0], READ | {"corrected_ecc": 3, "uncorrected_ecc": 1})
     same(third[0], READ | {"corrected_ecc": 2, "uncorrected_ecc": 0})
@@ -250,16 +250,25 @@ def test_the_gpu_is_found(nvml: Path, gpu: dict[str, str], environ: dict[str, st
     same(found[0][0], READ)
 
 
-@pytest.mark.parametrize("gpu", [{}, {"pci": "00000000:ff:00.0", "uuid": "other", "visible": "9"}])
-def test_a_gpu_that_is_not_found(nvml: Path, gpu: dict[str, str]) -> None:
-    found, _ = windows(nvml, gpu, NVML_INDEX="0")
-    reason = "NVML: Not Found" if gpu else "NVML: torch does not say which GPU it uses"
+@pytest.mark.parametrize(
+    ("gpu", "environ", "reason"),
+    [
+        ({}, {}, "NVML: torch does not say which GPU it uses"),
+        ({"pci": "00000000:ff:00.0", "uuid": "other", "visible": "9"}, {}, "NVML: Not Found"),
+        ({"visible": "0"}, {"NVML_INIT": "6"}, "NVML: Not Found"),
+    ],
+)
+def test_a_gpu_or_nvml_that_is_not_there(
+    nvml: Path, gpu: dict[str, str], environ: dict[str, str], reason: str
+) -> None:
+    found, output = windows(nvml, gpu, **environ)
     assert found == [[None, reason]] * 3
+    assert "NVML_INIT" not in environ or output == ""
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_a_gpu_does_not_know_is_nan(nvml: Path, call: str) -> None:
-    found, _ = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_NOT_SUPPORTED=call)
+    found, _ = windows(nvml, {"visible": "0"}, NVML_NOT_SUPPORTED=call)
     unknown = dict.fromkeys(CALLS[call], math.nan)
     same(found[0][0], READ | unknown)
     same(found[1][0], READ | {"corrected_ecc": 3, "uncorrected_ecc": 1} | unknown)
@@ -267,19 +276,8 @@ def test_what_a_gpu_does_not_know_is_nan(nvml: Path, call: str) -> None:
 
 def test_reasons_of_an_older_driver(nvml: Path) -> None:
     refused = "nvmlDeviceGetCurrentClocksEventReasons"
-    found, _ = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_NOT_SUPPORTED=refused)
+    found, _ = windows(nvml, {"visible": "0"}, NVML_NOT_SUPPORTED=refused)
     same(found[0][0], READ | {"slowed_by": 0x20})
-
-
-def test_a_gpu_that_knows_nothing(nvml: Path) -> None:
-    found, _ = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_NOT_SUPPORTED="all")
-    same(found[1][0], dict.fromkeys(FIELDS, math.nan))
-
-
-def test_nvml_that_does_not_start(nvml: Path) -> None:
-    found, output = windows(nvml, {"visible": "0"}, NVML_INDEX="0", NVML_INIT="6")
-    assert found == [[None, "NVML: Not Found"]] * 3
-    assert output == ""
 
 
 def test_no_library(nvml: Path, tmp_path: Path) -> None:
@@ -310,22 +308,11 @@ print(json.dumps([took, readings]))
 
 
 def test_a_driver_that_hangs_costs_little_and_is_not_asked_for_ever(nvml: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SLOW],
-        env=os.environ
-        | {"LD_LIBRARY_PATH": str(nvml), "NVML_INDEX": "0", "NVML_HANGS": "nvmlDeviceGetClockInfo"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    took, readings = json.loads(done.stdout)
+    printed, output = ran(nvml, SLOW, "default", NVML_HANGS="nvmlDeviceGetClockInfo")
+    took, readings = json.loads(printed)
     assert max(took) < 0.5  # the call itself takes that long
     assert readings == [1, 1, 1, 0]
-    assert (
-        "NVML did not answer within 50 ms, 3 times: verdicts go without clocks and temperatures"
-        in done.stderr
-    )
+    assert "NVML did not answer within 50 ms, 3 times: verdicts go without clocks and temperatures" in output
 
 
 CLOSED = """
@@ -350,11 +337,4 @@ for thread in threading.enumerate():
 
 
 def test_the_end_does_not_wait_for_a_driver_that_hangs(nvml: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CLOSED],
-        env=os.environ | {"LD_LIBRARY_PATH": str(nvml), "NVML_INDEX": "0", "NVML_HANGS": "nvmlShutdown"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (0, "shut down\n")
+    assert ran(nvml, CLOSED, "ignore", NVML_HANGS="nvmlShutdown") == ("", "shut down\n")

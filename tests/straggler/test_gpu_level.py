@@ -14,7 +14,6 @@ from holdfast.straggler.window import (
     reference_of,
     sample_of,
     sample_size,
-    selector,
 )
 
 from .simulation import Job, changed, factors
@@ -46,22 +45,6 @@ def test_a_large_group_is_sampled_and_a_small_one_is_not() -> None:
     assert len(set((drawn % 8).tolist())) == 8  # every slot of a node
 
 
-def test_the_level_of_a_uniformly_slow_rank_is_its_slowdown() -> None:
-    found = levels(
-        Job(16, kernels=40, noise=0.01, chip_spread=0, factor=factors(16, {3: 2.5, 5: 0.6})).window()
-    )
-    assert np.exp(found[3]) == pytest.approx(2.5, rel=0.02)
-    assert np.exp(found[5]) == pytest.approx(0.6, rel=0.02)
-    assert np.exp(np.delete(found, [3, 5])) == pytest.approx(1, abs=0.02)
-
-
-def test_a_few_odd_kernels_make_no_slow_rank() -> None:
-    window = Job(16, kernels=40, noise=0.01, chip_spread=0).window()
-    medians = window.medians.copy()
-    medians[2, 10:14] *= 50
-    assert abs(levels(changed(window, medians=medians))[2]) < 0.03
-
-
 def test_missing_kernels_count_for_nothing() -> None:
     window = Job(16, kernels=40, noise=0.01, chip_spread=0, factor=factors(16, {3: 1.5})).window()
     medians, counts = window.medians.copy(), window.counts.copy()
@@ -90,9 +73,3 @@ def test_a_rank_with_little_of_the_groups_time_in_common_has_no_level() -> None:
     medians[0] = np.nan
     medians[0, lightest] = window.medians[0, lightest]
     assert np.isnan(levels(changed(window, medians=medians))[0])
-
-
-def test_neighbours_are_a_slice() -> None:
-    assert selector(np.array([3, 4, 5])) == slice(3, 6)
-    assert np.array_equal(selector(np.array([3, 5])), [3, 5])
-    assert len(selector(np.array([], dtype=np.intp))) == 0  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.straggler.groups import FoundGroups, from_labels, from_presence, members_of
+from holdfast.straggler.groups import FoundGroups, from_presence, members_of
 from holdfast.straggler.judge import Judge
 
 from .simulation import Job, changed
@@ -25,31 +25,12 @@ def partition(codes: np.ndarray) -> list[list[int]]:  # type: ignore[type-arg]
     return [members.tolist() for members in members_of(codes)]
 
 
-def test_labels_become_numbers_in_order_of_appearance() -> None:
-    assert from_labels([("pp", 1), ("pp", 0), ("pp", 1)]).tolist() == [0, 1, 0]
-
-
-def test_members_of_groups() -> None:
-    assert partition(np.array([0, 1, 0, 1])) == [[0, 2], [1, 3]]
-    assert partition(np.array([0, 0])) == [[0, 1]]
-
-
-def test_stages_are_found() -> None:
-    assert partition(from_presence(stages(32, 4), 3)) == [list(range(n, n + 8)) for n in range(0, 32, 8)]
-
-
 @pytest.mark.parametrize("missing", [0.001, 0.01, 0.03])
 def test_keys_missing_by_chance_change_no_group(missing: float) -> None:
     present = stages(512, 4, common=480, own=20)
     rng = np.random.default_rng(3)
     present &= rng.random(present.shape) >= missing
     assert partition(from_presence(present, 3)) == [list(range(n, n + 128)) for n in range(0, 512, 128)]
-
-
-def test_one_rank_with_a_pattern_of_its_own_joins_the_most_similar_group() -> None:
-    present = stages(32, 2)
-    present[5, :30] = False
-    assert partition(from_presence(present, 3)) == [list(range(16)), list(range(16, 32))]
 
 
 def test_all_alike_and_nothing_alike_are_one_group() -> None:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler.host import (
-    CAUSES,
     DISK,
     GARBAGE,
     NO_CPU,
@@ -50,18 +49,6 @@ def opened() -> Iterator[Open]:
         one.close()
 
 
-def test_the_time_between_two_calls_is_known(opened: Open) -> None:
-    before = time.monotonic()
-    losses = opened()
-    created = time.monotonic()
-    losses.take()
-    assert time.monotonic() - before >= losses.elapsed
-    first = losses.elapsed
-    assert first > 0
-    losses.take()
-    assert 0 < losses.elapsed <= time.monotonic() - created - first + (created - before)
-
-
 def test_pauses_are_counted_once(opened: Open) -> None:
     losses = opened()
     kept = [[number] for number in range(100_000)]
@@ -79,15 +66,6 @@ def test_pauses_are_counted_once(opened: Open) -> None:
         gc.enable()
 
 
-def test_collections_of_other_threads_count(opened: Open) -> None:
-    losses = opened()
-    losses.take()
-    thread = threading.Thread(target=gc.collect)
-    thread.start()
-    thread.join()
-    assert losses.take()[GARBAGE] > 0
-
-
 def test_closing_leaves_what_others_registered() -> None:
     def other(phase: str, info: dict[str, Any]) -> None:
         """The callback of another library."""
@@ -103,14 +81,6 @@ def test_closing_leaves_what_others_registered() -> None:
         assert gc.callbacks == [*before, other]
     finally:
         gc.callbacks.remove(other)
-
-
-def test_every_cause_has_a_number_or_none(opened: Open) -> None:
-    losses = opened()
-    for _ in range(3):
-        taken = losses.take()
-        assert tuple(taken) == CAUSES
-        assert all(math.isnan(value) or 0 <= value < 60 for value in taken.values())
 
 
 def test_without_any_file_only_the_pauses_are_known(opened: Open, tmp_path: Path) -> None:
@@ -184,29 +154,10 @@ def test_counters_that_go_back_lose_nothing() -> None:
     assert math.isnan(found[STOLEN])
 
 
-def test_no_descriptor_is_kept(opened: Open) -> None:
-    descriptors = Path("/proc/self/fd")
-    losses = opened()
-    before = len(list(descriptors.iterdir()))
-    for _ in range(10):
-        losses.take()
-    assert len(list(descriptors.iterdir())) == before
-
-
 STAT = "cpu  905834 94527 184265 1504249 2143 7 2074 337 11 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
-
-
 THREAD = "25726 (pt) main (x)) R 1 2 3 0 -1 4194304 101 " + " ".join(str(n) for n in range(11, 53))
-
-
 V2 = "usage_usec 10\nuser_usec 5\nnr_periods 4\nnr_throttled 2\nthrottled_usec 1500000\n"
-
-
 V1 = "nr_periods 4\nnr_throttled 2\nthrottled_time 1500000000\n"
-
-
-def test_a_threads_run_time_is_in_seconds() -> None:
-    assert run_time("2000000000 500000000 17\n") == RunTime(2.0, 0.5)
 
 
 def test_cpus_are_busy_with_anything_but_idling() -> None:
@@ -244,11 +195,6 @@ def test_cpu_times_of_an_old_kernel_or_a_sandbox_say_nothing(text: str) -> None:
     assert cpu_time(text) is None
 
 
-def test_a_group_without_a_limit_says_nothing() -> None:
-    assert throttled_seconds("usage_usec 10\nuser_usec 5\nsystem_usec 5\n") is None
-    assert throttled_seconds("throttled_usec many\n") is None
-
-
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
     run_time(text), cpu_time(text), throttled_seconds(text), disk_ticks(text), cpu_stat_paths(text)
@@ -261,20 +207,6 @@ def test_groups_of_both_versions_are_read() -> None:
         "/x/cpu/a:b/cpu.stat",
     ]
     assert "/x/pod/cpu.stat" in cpu_stat_paths(text, "/x")
-
-
-def test_the_own_group_comes_first_and_those_above_follow() -> None:
-    assert cpu_stat_paths("0::/pod/one") == (
-        "/sys/fs/cgroup/pod/one/cpu.stat",
-        "/sys/fs/cgroup/pod/cpu.stat",
-        "/sys/fs/cgroup/cpu.stat",
-    )
-    assert cpu_stat_paths("4:cpu,cpuacct:/a\n5:memory:/b", "/x") == (
-        "/x/cpu,cpuacct/a/cpu.stat",
-        "/x/cpu/a/cpu.stat",
-        "/x/cpu,cpuacct/cpu.stat",
-        "/x/cpu/cpu.stat",
-    )
 
 
 def test_a_path_never_leaves_the_root() -> None:

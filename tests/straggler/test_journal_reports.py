@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from holdfast.journal.reader import read_run
 from holdfast.journal.writer import Journal
 from holdfast.straggler.readings.kept import reports
 from holdfast.straggler.state_file import WAITING, ReportLog
-from tests.journal.story import Story, write
-from tests.journal.test_cli import CLI
 from tests.processes import Spawner, wait_until
 from tests.straggler.readings.history import report
 
@@ -46,12 +43,6 @@ def test_reports_of_two_cycles_are_read_beside_the_launcher_s_records(tmp_path: 
     assert {event.node for event in events} == {"n0"}
     assert before <= events[-1].t + 1e-6 <= after + 2e-6
     assert [one.cycle for one in reports(read_run(str(tmp_path)))] == [0, 0, 1, 1]
-
-
-def test_nothing_reported_makes_nothing(tmp_path: Path) -> None:
-    log = ReportLog(str(tmp_path / "run"), "n0", 0)
-    log.close()
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_directory_is_made_private(tmp_path: Path) -> None:
@@ -121,48 +112,6 @@ def test_a_program_ends_although_its_disk_hangs(tmp_path: Path, spawn: Spawner) 
     process = spawn.python(ENDS, str(tmp_path))
     assert process.wait(20) == 0, process.output()
     assert "not written within 1 s" in process.err()
-
-
-def test_incidents_are_the_same_with_and_without_reports(tmp_path: Path, spawn: Spawner) -> None:
-    story = Story(b=3600.0).tell(0, "run_start").tell(0, "run_start", "b")
-    for at, number in ((1, 0), (20, 1), (40, 2)):
-        story.cycle(at, number, "a").cycle(at, number, "b", first=2)
-    story.exit(15, 0, rank=1, signal="SIGKILL").restart(15.5, to=1)
-    story.tell(30, "verdict", "b", cycle=1, rank=2, pid=2002, waited=8.0, text="no sign", signal="SIGKILL")
-    story.restart(31, to=2, node="b", used=2)
-    run_dir = write(story, tmp_path / "run")
-
-    def listed() -> str:
-        process = spawn([*CLI, "incidents", str(run_dir), "--json"])
-        assert process.wait() == 0, process.err()
-        return process.out()
-
-    before = listed()
-    assert before.count('"kind"') == 2
-    for node, ahead in (("0", 0.0), ("b", 3600.0)):  # "0" is the first of all names
-        for cycle, at in ((0, 10), (0, 14), (1, 25), (2, 45)):
-            story.tell(at, "straggler_report", node, cycle=cycle, rank=1, ranks=[[0, 4]], pid=2002)
-        events = [event for event in story.told.pop(node) if event.kind == "straggler_report"]
-        other = write(_told(node, events), tmp_path / f"of-{node}-{ahead:g}")
-        (other / f"journal-{node}.jsonl").rename(run_dir / f"journal-{node}.rank-0.jsonl")
-    assert len(list(run_dir.iterdir())) == 4
-    assert listed() == before
-
-
-def _told(node: str, events: list) -> Story:  # type: ignore[type-arg]
-    story = Story()
-    story.told[node] = events
-    return story
-
-
-def test_importing_it_is_light() -> None:
-    import subprocess
-
-    code = (
-        "import sys, holdfast.straggler.state_file, holdfast.straggler.state_file; "
-        "assert not {'torch', 'numpy', 'rich'} & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_run_directory_that_vanishes_is_told_once(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.straggler.judge import Judge, Judgement
-from holdfast.straggler.report import GPU, HOST, LATE, SECTION, longer, seconds
+from holdfast.straggler.report import GPU, HOST, LATE, SECTION
 from holdfast.straggler.thresholds import Thresholds
 from holdfast.straggler.window import Window
 
@@ -70,11 +70,6 @@ def test_a_node_is_compared_with_the_other_nodes_and_its_slow_ranks_are_counted(
     assert "the median of 24 comparable ranks of other nodes" in verdict.evidence
 
 
-def test_a_rank_that_is_too_fast_blames_nobody_else() -> None:
-    assert not anybody(Job(512, factor=factors(512, {5: 0.6})))
-    assert not anybody(Job(8, factor=factors(8, {5: 0.6})))
-
-
 def stages(ranks: int, own: bool) -> Job:
     """Four pipeline stages; the last takes 1.5 times as long under the same names; it may have kernels of its own."""
     slow = dict.fromkeys(range(ranks - ranks // 4, ranks), 1.5)
@@ -121,6 +116,21 @@ def test_kernels_and_ranks_without_times_cost_the_others_nothing() -> None:
     assert blamed(found) == [3]
 
 
+def test_a_few_odd_kernels_or_too_few_in_common_make_no_slow_rank() -> None:
+    job, judge = Job(16, kernels=40, noise=0.01, chip_spread=0), Judge()
+    for _ in range(5):
+        window = job.window()
+        window.medians[2, 10:14] *= 50
+        window.medians[3, ::3] = 0.0  # no time at all is no measurement
+        window.medians[1, 2:40] = np.nan
+        window.medians[1, :2] *= 3
+        lightest = np.argsort(window.totals[:, :40].mean(axis=0))
+        window.medians[0, lightest[:10]] *= 3
+        window.medians[0, lightest[10:]] = np.nan  # most of the group's time
+        found = judge.add(window)
+        assert not found.verdicts
+
+
 def test_what_all_ranks_do_together_blames_nobody() -> None:
     job, judge = Job(32), Judge()
     assert not anybody(job, 5, judge)
@@ -165,13 +175,6 @@ def test_a_fast_rank_that_becomes_like_the_others_is_not_blamed() -> None:
     assert not anybody(job, 6, judge)
 
 
-def test_the_past_survives_a_save_and_a_restore() -> None:
-    job, before, after = Job(32), Judge(), Judge()
-    assert not anybody(job, 6, before)
-    after.baseline.restore(job.window().nodes, before.baseline.levels)
-    assert not anybody(job, 6, after)
-
-
 def test_a_slow_section_is_named_and_the_one_that_costs_most() -> None:
     job = Job(32, section_factor={"data_loading": factors(32, {12: 3.5}), "step": factors(32, {12: 1.4})})
     (verdict,) = last(job).verdicts
@@ -195,19 +198,6 @@ def test_a_section_must_cost_its_share_of_the_time(step: float | None, named: li
         )
     assert blamed(found) == named
     assert bool(found.suppressed) != bool(named)
-
-
-def test_the_time_between_collectives_is_not_added_to_the_sections_in_it() -> None:
-    """A section that takes 7 % of the step, where the rest of it is measured as well."""
-    job, judge = Job(16, kernels=0, sections=("data", "step"), section_noise=0.01), Judge()
-    job.section_factor["data"] = factors(16, {12: 1.3})
-    for _ in range(5):
-        window = job.window()
-        scale = np.array([0.07, 0.93]) * np.nanmedian(window.medians) / np.nanmedian(window.medians, axis=0)
-        medians, totals = window.medians * scale, window.totals * scale
-        elapsed = np.full(16, totals.sum(axis=1).max())
-        found = judge.add(changed(window, medians=medians, totals=totals, elapsed=elapsed))
-    assert blamed(found) == [12] and not found.suppressed
 
 
 def late(ranks: int, who: int, by: float) -> np.ndarray:  # type: ignore[type-arg]
@@ -300,24 +290,6 @@ def test_losses_that_explain_nothing_blame_nobody() -> None:
     )
 
 
-def test_thresholds_can_change_at_run_time() -> None:
-    job, judge = Job(32, noise=0.02, factor=factors(32, {4: 1.13})), Judge()
-    judge.thresholds = Thresholds(min_slowdown=1.5)
-    assert not anybody(job, 4, judge)
-    judge.thresholds = Thresholds(min_slowdown=1.05)
-    assert anybody(job, 1, judge) == {4}
-
-
 def test_a_section_called_gpu_is_not_the_gpu() -> None:
     job = Job(16, sections=("GPU", "step"), section_factor={"GPU": factors(16, {2: 2.0})})
     assert [(verdict.rank, verdict.kind) for verdict in last(job).verdicts] == [(2, SECTION)]
-
-
-def test_one_label_for_each_rank() -> None:
-    with pytest.raises(ValueError, match="2 labels for 16 ranks; give one for each rank"):
-        Judge(groups=[0, 1]).add(Job(16).window())
-
-
-def test_numbers_as_people_write_them() -> None:
-    assert [longer(1.152), longer(3.44)] == ["15 % longer than", "3.4 times as long as"]
-    assert [seconds(2.345), seconds(0.0123), seconds(4.5e-5)] == ["2.3 s", "12 ms", "45 µs"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import logging
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import labels
-from holdfast.straggler.labels import GroupsError, coordinates, different_work, labels_of, own_label
+from holdfast.straggler.labels import GroupsError, different_work, labels_of, own_label
 from tests.processes import Spawner
+from tests.straggler.jobs import printed, start
 
-PROGRAMS = Path(__file__).parent / "programs"
 STATE = "megatron.core.parallel_state"
 
 
@@ -39,16 +36,6 @@ def test_dimensions_of_different_work(name: str) -> None:
 @pytest.mark.parametrize("name", " ".join(ALIKE).split())
 def test_dimensions_of_the_same_work(name: str) -> None:
     assert not different_work(name)
-
-
-def test_coordinates_of_a_mesh() -> None:
-    assert coordinates([[0, 1], [2, 3]], ["pp", "dp"]) == {0: (0,), 1: (0,), 2: (1,), 3: (1,)}
-    assert coordinates([[0, 1], [2, 3]], ["dp", "pp"]) == {0: (0,), 1: (1,), 2: (0,), 3: (1,)}
-    assert coordinates([3, 1, 2], ["dp"]) == {3: (), 1: (), 2: ()}
-    three = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
-    assert coordinates(three, ["pp", "dp", "ep"]) == {
-        0: (0, 0), 1: (0, 1), 2: (0, 0), 3: (0, 1), 4: (1, 0), 5: (1, 1), 6: (1, 0), 7: (1, 1)
-    }  # fmt: skip
 
 
 def test_labels_of_each_rank() -> None:
@@ -98,26 +85,6 @@ def test_a_label_is_short_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(own_label("megatron") or "") == 100
 
 
-def test_it_loads_nothing() -> None:
-    code = (
-        "import sys; from holdfast.straggler import labels; labels.checked([1, 2]); labels.own_label('megatron')\n"
-        "print([name for name in ('torch', 'megatron', 'numpy') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"
-
-
-def told_by_rank_0(spawn: Spawner, program: str, folder: Path, *more: str) -> list[Any]:
-    address = f"file://{folder / 'store'}"
-    inductor = {"TORCHINDUCTOR_CACHE_DIR": str(folder)}  # Megatron loads it, and it makes its folder
-    ranks = [spawn.python(PROGRAMS / program, address, str(rank), *more, env=inductor) for rank in range(4)]
-    for rank in ranks:
-        assert rank.wait(120) == 0, rank.output()
-    return [json.loads(line) for line in ranks[0].out().splitlines() if line[:1] in '["']
-
-
 COMPARED_WITH_NO_OTHER = [
     "4 of 4 ranks are compared with no other: there must be 3 ranks that do the same work"
 ]
@@ -129,9 +96,9 @@ TOO_FEW_RUNS = [
 
 @pytest.mark.slow
 def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
-    two, three, flat, whole, of_its_ranks, of_a_group, part, unnamed = told_by_rank_0(
-        spawn, "meshes.py", tmp_path
-    )
+    two, three, flat, whole, of_its_ranks, of_a_group, part, unnamed = printed(
+        start(spawn, tmp_path, "meshes.py", 4)
+    )[0]
     assert two == whole == [[[0], [0], [1], [1]], COMPARED_WITH_NO_OTHER]
     assert three == [[[0, 0], [0, 1], [0, 0], [0, 1]], COMPARED_WITH_NO_OTHER]
     assert flat == [[[]] * 4, TOO_FEW_RUNS]
@@ -148,21 +115,11 @@ def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["stand-in", "real"])
-def test_stages_of_megatron(spawn: Spawner, tmp_path: Path, which: str) -> None:
-    if which == "real" and importlib.util.find_spec("megatron") is None:
+def test_stages_of_megatron(spawn: Spawner, tmp_path: Path) -> None:
+    if importlib.util.find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed: pip install --no-deps megatron-core")
-    ((before, refused, after, found),) = told_by_rank_0(spawn, "megatron_stages.py", tmp_path, which)
+    ((before, refused, after, found),) = printed(start(spawn, tmp_path, "megatron_stages.py", 4))[0]
     assert before is None and after == "pp 0, ep 0"
     assert refused[0] == [""] * 4
     assert refused[1][0].startswith("groups='megatron', but ranks 0, 1, 2, 3 had no Megatron parallel state")
     assert found == [["pp 0, ep 0"] * 2 + ["pp 1, ep 0"] * 2, COMPARED_WITH_NO_OTHER]
-
-
-def test_groups_that_do_not_fit_are_a_sentence_of_the_report(caplog: pytest.LogCaptureFixture) -> None:
-    from tests.straggler.test_verdicts import one_loads_slowly, reports
-
-    with caplog.at_level(logging.WARNING, "holdfast.straggler"):
-        last = reports(one_loads_slowly, groups="megatron")[-1]
-    assert last.withheld[0].startswith("groups='megatron', but ranks 0, 1, 2, 3, 4")
-    assert len(caplog.records) == 1

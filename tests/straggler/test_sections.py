@@ -49,12 +49,6 @@ def test_each_window_has_its_own_times(sections: Sections) -> None:
     assert sections.take() == {}
 
 
-def test_a_body_that_raises_is_measured(sections: Sections) -> None:
-    with pytest.raises(KeyError), sections.enter("fails", False):
-        raise KeyError("x")
-    assert number(sections, "fails") == 1
-
-
 def test_a_skipped_body_that_raises_raises() -> None:
     enter = Sections(10, None).entry("fails", False)
     for _ in range(3):
@@ -71,12 +65,6 @@ def test_of_n_entries_the_first_is_measured(interval: int) -> None:
         if sections.take():
             measured.append(entry)
     assert measured == [0, interval, 2 * interval, 3 * interval]
-
-
-def test_nested_sections_of_one_name_are_two(sections: Sections) -> None:
-    with sections.enter("a", False), sections.enter("a", False):
-        pass
-    assert number(sections, "a") == 2
 
 
 @pytest.mark.parametrize("interval", [1, 4])
@@ -116,19 +104,6 @@ def test_too_many_names_are_told_once(sections: Sections, caplog: pytest.LogCapt
     ]
 
 
-@pytest.mark.parametrize("interval", [1, 2])
-def test_kernels_are_captured_from_the_first_section_to_the_last(interval: int) -> None:
-    source = Told()
-    sections = Sections(interval, Capture(source))
-    with sections.enter("outer", True):
-        with sections.enter("inner", True), sections.enter("host", False):
-            assert source.calls == ["start outer", "pause"]
-        assert source.calls == ["start outer", "pause", "resume"]
-    assert source.calls == (within := ["start outer", "pause", "resume", "stop"])
-    with sections.enter("only_host", False):
-        assert source.calls == within
-
-
 def test_a_raising_body_stops_the_capture() -> None:
     source = Told()
     sections = Sections(1, Capture(source))
@@ -136,14 +111,6 @@ def test_a_raising_body_stops_the_capture() -> None:
         with pytest.raises(KeyError), sections.enter("a", True):
             raise KeyError("x")
     assert source.calls == ["start a", "stop"] * 2
-
-
-def test_with_and_without_kernels_is_one_section() -> None:
-    sections = Sections(1, Capture(Told()))
-    for capturing in (True, False, True):
-        with sections.entry("a", capturing)():
-            pass
-    assert number(sections, "a") == 3
 
 
 def line() -> int:
@@ -191,16 +158,6 @@ def test_a_section_that_waits_is_measured_and_known_as_such(interval: int) -> No
     )
 
 
-def test_a_wait_may_be_told_by_another_thread(sections: Sections) -> None:
-    add = sections.waits("ddp all-reduce")
-    thread = threading.Thread(target=add, args=(5_000_000,))
-    thread.start()
-    thread.join()
-    assert sections.take()["ddp all-reduce"][Statistic.MED] == 5.0
-    sections.close()
-    add(1)
-
-
 def test_a_name_is_for_work_or_for_waiting(caplog: pytest.LogCaptureFixture) -> None:
     Detector.initialize()
     for _ in range(2):
@@ -218,19 +175,3 @@ def test_a_name_is_for_work_or_for_waiting(caplog: pytest.LogCaptureFixture) -> 
     assert report is not None
     numbers = {name: one[Statistic.NUM] for name, one in report.local_section_summaries.items()}
     assert numbers == {"fwd": 2, "barrier": 2}
-
-
-def test_kernels_are_captured_in_a_section_that_waits() -> None:
-    source = Told()
-    sections = Sections(1, Capture(source))
-    for _ in range(2):
-        with sections.enter("barrier", True, waits=True), sections.enter("barrier", True, waits=True):
-            assert source.calls[-1] == "start barrier"
-    assert source.calls == ["start barrier", "stop"] * 2
-
-
-def test_after_the_end_nothing_waits_for_sections() -> None:
-    with pytest.raises(RuntimeError, match=r"Detector\.initialize\(\) first"):
-        Detector.collective_section("barrier")
-    with pytest.raises(RuntimeError, match=r"Detector\.initialize\(\) first"):
-        Detector.watch_ddp(None)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import ESTIMATION_STEPS, ReportInterval, Session
 from holdfast.straggler.settings import Settings
 from tests.straggler.ranks import ThreadChannel, run
-from tests.straggler.sources import Told
+from tests.straggler.sources import Gpu, Told
 from tests.straggler.test_report import DATA_LOADING, FWD, GPU
 
 SECTIONS = {"data_loading": DATA_LOADING, "fwd": FWD}
@@ -100,17 +100,6 @@ def test_a_section_of_one_rank_has_an_individual_score_and_blames_nobody() -> No
     assert report.local_section_summaries.keys() == {"step"}
 
 
-def test_a_report_costs_two_collectives_once_names_are_known() -> None:
-    def work(channel: ThreadChannel) -> None:
-        one = session(channel, *[{"gemm": summarise([1.0])}] * 3)
-        for _ in range(3):
-            ran(one, "fwd", 1.0)
-            one.report()
-
-    _, calls = run(3, work)
-    assert [kind for kind, _ in calls[-4:]] == ["least", "bytes_to_rank_0"] * 2
-
-
 @pytest.mark.parametrize("gathered", [True, False])
 def test_a_section_that_waits_is_shown_and_never_scored(gathered: bool) -> None:
     """The fast rank waits longest: as work it would be the slow one."""
@@ -129,49 +118,20 @@ def test_a_section_that_waits_is_shown_and_never_scored(gathered: bool) -> None:
         assert set(report.section_individual_perf_scores) == {"fwd"}
 
 
-class Clock:
-    """A GPU whose work takes as long as the test says; as much of torch.cuda as events need."""
-
-    device_index = 0
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def usable(self) -> bool:
-        return True
-
-    def stream(self) -> Clock:
-        return self
-
-    def event(self) -> Moment:
-        return Moment()
-
-
-class Moment:
-    def record(self, stream: Clock) -> None:
-        self.at = stream.now
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end_event: Moment) -> float:
-        return end_event.at - self.at
-
-
 def test_gpu_times_of_sections_that_wait_are_no_compute() -> None:
     """Rank 2 is slow, and the others wait for it: only its own section is scored."""
 
     def work(channel: ThreadChannel) -> Report | None:
-        clock, slow = Clock(), channel.rank == 2
+        gpu, slow = Gpu(), channel.rank == 2
         settings = Settings(node_name="n")
-        one = Session(settings, CudaEventSource(cuda=clock), channel)
+        one = Session(settings, CudaEventSource(cuda=gpu), channel)
         report = None
         for _ in range(3):
             for _ in range(5):
                 with one.sections.enter("forward", True):
-                    clock.now += 30.0 if slow else 20.0
+                    gpu.now += 30.0 if slow else 20.0
                 with one.sections.enter("barrier", True, waits=True):
-                    clock.now += 0.2 if slow else 10.2
+                    gpu.now += 0.2 if slow else 10.2
             report = one.report()
         one.close()
         return report
@@ -197,25 +157,21 @@ def steps(interval: ReportInterval, seconds: float, count: int, now: float = 0.0
     return due
 
 
-def test_a_report_each_interval_once_steps_are_known() -> None:
-    assert steps(ReportInterval(60.0, 1), seconds=2.0, count=100) == [30, 60, 90]
-
-
-def test_no_report_before_steps_are_known() -> None:
-    assert steps(ReportInterval(1.0, 1), seconds=1.0, count=ESTIMATION_STEPS + 3) == [17, 18, 19]
-
-
-def test_steps_longer_than_the_interval_report_each_time() -> None:
-    assert steps(ReportInterval(1.0, 1), seconds=5.0, count=19) == [17, 18, 19]
-
-
-def test_interval_zero_reports_as_often_as_possible() -> None:
-    assert steps(ReportInterval(0.0, 1), seconds=1.0, count=ESTIMATION_STEPS + 3) == [17, 18, 19]
-    assert steps(ReportInterval(0.0, 20), seconds=1.0, count=60) == [20, 40, 60]
-
-
-def test_something_is_measured_between_reports() -> None:
-    assert steps(ReportInterval(1.0, 40), seconds=1.0, count=100) == [40, 80]
+@pytest.mark.parametrize(
+    ("interval", "least", "seconds", "count", "due"),
+    [
+        (60.0, 1, 2.0, 100, [30, 60, 90]),
+        (1.0, 1, 1.0, ESTIMATION_STEPS + 3, [17, 18, 19]),  # none before steps are known
+        (1.0, 1, 5.0, 19, [17, 18, 19]),  # steps longer than the interval
+        (0.0, 1, 1.0, ESTIMATION_STEPS + 3, [17, 18, 19]),  # as often as possible
+        (0.0, 20, 1.0, 60, [20, 40, 60]),  # but with something measured in between
+        (1.0, 40, 1.0, 100, [40, 80]),
+    ],
+)
+def test_in_which_steps_a_report_is_due(
+    interval: float, least: int, seconds: float, count: int, due: list[int]
+) -> None:
+    assert steps(ReportInterval(interval, least), seconds, count) == due
 
 
 def test_all_ranks_follow_the_greatest_estimate() -> None:

@@ -6,7 +6,6 @@ import io
 import math
 import os
 import stat
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.journal.event import encode
-from holdfast.journal.reader import read_run
-from holdfast.straggler.state_file import VERSION, StateFile, as_bytes, in_run_dir
+from holdfast.straggler.state_file import VERSION, StateFile, as_bytes
 from holdfast.straggler.window import Array
 from tests.processes import Spawner, wait_until
 
@@ -65,35 +62,37 @@ def test_what_was_saved_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.messages == []
 
 
-def test_a_run_directory_with_a_state_is_read_as_before(tmp_path: Path) -> None:
-    (tmp_path / "journal-a.jsonl").write_bytes(encode("run_start", {}, t=1.0, mono=1.0, node="a"))
-    saved(Path(in_run_dir(str(tmp_path), 0)))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
-        "journal-a.jsonl",
-        "straggler-state.rank-0.npz",
-    ]
-    assert [event.kind for event in read_run(str(tmp_path))] == ["run_start"]
-
-
 def test_a_rank_on_another_node_does_not_spoil_the_others(tmp_path: Path) -> None:
     saved(tmp_path / "s")
     assert load(tmp_path / "s", ["n0", "n0", "spare", "n1"]) is not None
 
 
+def archive(**arrays: Any) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def of_version(version: int, nodes: list[str]) -> bytes:
+    return archive(version=version, nodes=nodes, names=["gpu"], levels=np.zeros((1, len(nodes))))
+
+
 @pytest.mark.parametrize(
-    ("version", "nodes", "says"),
+    ("content", "says"),
     [
-        (VERSION + 1, NODES, f"it is of version {VERSION + 1}, not {VERSION}"),
-        (VERSION, ["n0"], "it is of a job with 1 ranks, not 4"),
-        (VERSION, ["x", "x", "y", "y"], "it is of a job on other nodes (x, …; now n0, …)"),
+        (of_version(VERSION + 1, NODES), f"it is of version {VERSION + 1}, not {VERSION}"),
+        (of_version(VERSION, ["n0"]), "it is of a job with 1 ranks, not 4"),
+        (of_version(VERSION, ["x", "x", "y", "y"]), "it is of a job on other nodes (x, …; now n0, …)"),
+        (b"", "it is empty"),
+        (b'{"version":1,"ranks":1,"nodes":["n0"],"state":{}}', "it is of version 1, not 2"),
     ],
+    ids=range(5),
 )
 def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int, nodes: list[str], says: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, says: str
 ) -> None:
     path = tmp_path / "state.npz"
-    np.savez(path, version=version, nodes=nodes, names=["gpu"], levels=np.zeros((1, len(nodes))))
-    content = path.read_bytes()
+    path.write_bytes(content)
     file = StateFile(str(path))
     assert file.load(NODES) is None
     (line,) = caplog.messages
@@ -105,48 +104,6 @@ def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
     assert number_in(path) == 2
     assert (tmp_path / "state.npz.unused").read_bytes() == content
     assert len(caplog.messages) == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "it is empty"),
-        (b'{"version":1,"ranks":1,"nodes":["n0"],"state":{}}', "it is of version 1, not 2"),
-    ],
-)
-def test_an_empty_file_and_one_of_version_1_are_kept_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, says: str
-) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(content)
-    file = StateFile(str(path))
-    assert file.load(NODES) is None
-    file.save(numbered(1), NODES)
-    file.close(timeout=30)
-    assert number_in(path) == 1 and (tmp_path / "state.unused").read_bytes() == content
-    (line,) = caplog.messages
-    assert line.startswith(f"straggler state file {path}: {says}. ")
-
-
-def test_a_state_that_no_file_can_hold_is_one_warning_and_the_next_is_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "state"
-    file = StateFile(str(path))
-    for _ in range(2):
-        file.save({"a": np.zeros(4), "b": np.zeros(3)}, NODES)
-        wait_until(file._states.empty)
-    file.save(numbered(1), NODES)
-    file.close(timeout=30)
-    assert number_in(path) == 1
-    (line,) = caplog.messages
-    assert "cannot be written: ValueError: " in line
-
-
-def archive(**arrays: Any) -> bytes:
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    return content.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -226,15 +183,6 @@ def test_a_full_disk_leaves_the_old_file(small_disk: Path, caplog: pytest.LogCap
     assert [entry.name for entry in small_disk.iterdir()] == ["s"]
 
 
-def test_a_read_only_disk_is_one_warning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved(small_disk / "s")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    saved(small_disk / "s", numbered(1))
-    assert list(load(small_disk / "s") or {}) == list(LEVELS)
-    (line,) = caplog.messages
-    assert "Read-only file system" in line
-
-
 @pytest.fixture
 def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The system's calls for files hang, as on a mount whose server is gone; until the test is over."""
@@ -298,16 +246,3 @@ def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     file.save(numbered(-1), NODES)
     file.close(timeout=30)
     assert number_in(path) == -1
-
-
-def test_no_thread_to_read_it_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuses(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    saved(tmp_path / "s")
-    with monkeypatch.context() as limits:
-        limits.setattr(threading.Thread, "start", refuses)
-        assert load(tmp_path / "s") is None
-    assert "no thread could be started to read it" in caplog.text

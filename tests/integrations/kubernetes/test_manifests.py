@@ -1,5 +1,6 @@
 """What the manifests say, as ft_launcher and the rules for failed pods take it; and launchers with their environment.
 
+The models of Kubernetes objects come with `pip install kubeflow`, in an environment of its own: `make test-engines`.
 Does not cover: a cluster; these manifests were never run on one.
 """
 
@@ -149,3 +150,18 @@ def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Pat
     assert [pod.wait() for pod in pods] == [75, 75]
     (places,) = {tuple(re.findall(r"saved at step (\d+)", pod.out())) for pod in pods}
     assert len(places) == 1
+
+
+MODELS = {
+    "jobset.yaml": "JobsetV1alpha2JobSet",
+    "runtime.yaml": "TrainerV1alpha1ClusterTrainingRuntime",
+    "trainjob.yaml": "TrainerV1alpha1TrainJob",
+}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_field_is_known_to_the_models(path: Path) -> None:
+    """They drop an unknown field without a word, so what comes out is compared with what went in."""
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="`make test-engines` has it")
+    model = getattr(models, MODELS[path.name])
+    assert model.from_dict(manifest(path.name)).to_dict() == manifest(path.name)

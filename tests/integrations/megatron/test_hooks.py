@@ -211,7 +211,8 @@ time.sleep(0.5)
 # -- when which limit is learned: a table of what a run has seen
 
 
-ALL = ["setup", "step", "checkpointing"]
+LOADED = {"is_persistent_chkpt_loaded": True, "seen_tr_iters_cnt": 16}
+COMPLETE = {**LOADED, "seen_checkpoints_cnt": 1}
 
 
 @pytest.mark.parametrize(
@@ -224,26 +225,16 @@ ALL = ["setup", "step", "checkpointing"]
         ({"seen_tr_iters_cnt": 16}, False, ["step"], False),
         ({"seen_checkpoints_cnt": 1}, False, ["checkpointing"], False),
         ({"seen_checkpoints_cnt": 1, "is_async_chkpt_enabled": True}, False, [], False),
-        ({"is_persistent_chkpt_loaded": True, "seen_tr_iters_cnt": 16}, True, ["setup", "step"], False),
+        (LOADED, True, ["setup", "step"], False),
+        (COMPLETE, False, ["setup", "step", "checkpointing"], False),
+        (COMPLETE, True, ["setup", "step", "checkpointing"], True),  # at the end of a complete run only
+        ({**COMPLETE, "is_async_chkpt_enabled": True}, False, ["setup", "step"], False),
+        ({**COMPLETE, "is_async_chkpt_enabled": True}, True, ["setup", "step"], True),
     ],
 )
 def test_what_is_selected(seen: dict[str, object], closing: bool, sections: list[str], out: bool) -> None:
     chosen = _selection(FaultToleranceState(**seen), closing=closing)  # type: ignore[arg-type]
     assert (list(chosen.sections), chosen.out_of_section) == (sections, out)
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_out_of_section_at_the_end_of_a_complete_run_only(asynchronous: bool) -> None:
-    state = FaultToleranceState(
-        is_persistent_chkpt_loaded=True,
-        is_async_chkpt_enabled=asynchronous,
-        seen_tr_iters_cnt=16,
-        seen_checkpoints_cnt=1,
-    )
-    sections = ALL[:2] if asynchronous else ALL
-    for closing in (False, True):
-        chosen = _selection(state, closing=closing)
-        assert (list(chosen.sections), chosen.out_of_section) == (sections, closing)
 
 
 def test_the_documented_names_and_signatures() -> None:

@@ -18,7 +18,6 @@ from transformers import DefaultFlowCallback, EarlyStoppingCallback, Trainer, Tr
 from holdfast.callbacks.supervision import Supervision
 from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.fault_tolerance.board import Board
-from holdfast.integrations import transformers
 from holdfast.integrations.transformers import (
     FaultToleranceCallback,
     FaultToleranceSectionsCallback,
@@ -342,18 +341,6 @@ def test_a_class_with_its_own_train_is_supervised(tmp_path: Path, ranked: Ranked
     made.train()
     assert board.snapshot().finished and board.snapshot().step == 3
     assert Trainer.train is before
-
-
-def test_the_public_names() -> None:
-    assert sorted(transformers.__all__) == [
-        "FaultToleranceCallback",
-        "FaultToleranceSectionsCallback",
-        "HoldfastCallback",
-        "PreemptionCallback",
-        "SimulatedFaultParams",
-        "StragglerDetectionCallback",
-    ]
-    assert all(hasattr(transformers, name) for name in transformers.__all__)
 
 
 def test_another_transformers_is_refused_in_one_line(

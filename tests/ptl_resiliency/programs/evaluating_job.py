@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import bare_lightning  # noqa: F401, before all that loads Lightning
-import lightning.pytorch as pl
 from lightning.pytorch.strategies import DDPStrategy
 
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
-from tests.ptl_resiliency.conftest import TinyModel, quiet_arguments
+from tests.ptl_resiliency.small import TinyModel, trainer
 
 FOLDER = Path(sys.argv[1])
 RANK, CYCLE = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -34,10 +33,9 @@ class Hanging(TinyModel):
         super().test_step(batch, batch_idx)
 
 
-arguments = {**quiet_arguments(FOLDER), "devices": 2}
 for what, kind in (("validate", FaultToleranceCallback), ("test", FaultToleranceSectionsCallback)):
     callback = kind(exp_dir=FOLDER / "state")
-    job = pl.Trainer(callbacks=[callback], strategy=DDPStrategy(process_group_backend="gloo"), **arguments)
+    job = trainer(FOLDER, callback, devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
     getattr(job, what)(Hanging(), verbose=False)
     assert not callback.is_initialized
     print(f"rank {RANK} has done its {what}", flush=True)

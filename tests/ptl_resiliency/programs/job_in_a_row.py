@@ -19,22 +19,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.fault_tolerance.board import BoardReader
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
+from tests.ptl_resiliency.small import Small
 
 FOLDER = Path(sys.argv[1])
 RANK = int(os.environ["RANK"])
-
-
-class Model(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.layer = torch.nn.Linear(4, 1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.layer(batch[0]).square().mean()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 class Watch(pl.Callback):
@@ -76,8 +64,8 @@ def main() -> None:
         use_distributed_sampler=False,
     )
     last = FOLDER / "saved" / "last.ckpt"
-    data = DataLoader(TensorDataset(torch.randn(100, 4)), batch_size=1)
-    trainer.fit(Model(), data, ckpt_path=str(last) if last.exists() else None)
+    data = DataLoader(TensorDataset(torch.zeros(100, 4)), batch_size=1)
+    trainer.fit(Small(), data, ckpt_path=str(last) if last.exists() else None)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.straggler.kernels.source import BUSY, REPORTS_OPEN, Capture, KernelWindow
-from holdfast.straggler.scores import Statistic
 from holdfast.straggler.sections import SectionContext, Sections
 from tests.straggler.sources import Told
 
@@ -144,36 +143,6 @@ def test_what_is_not_to_be_profiled_pauses_the_source_within_what_is() -> None:
         thread.join()
     within = ["pause", "resume", "pause", "resume"]  # LOAD, fwd, the end of fwd, the end of LOAD
     assert source.calls == ["start fwd", "stop", "start step", *within, "stop"]
-
-
-def test_sections_left_out_that_never_end_do_not_pile_up() -> None:
-    capture = Capture(Told(*[KernelWindow()] * 5))
-    for _ in range(10):
-        section = capture.enter("step")
-        assert section is not None and capture.enter("kept", profiled=False) is not None
-        capture.leave(section)
-        assert not capture._left_out
-    capture.enter("never ends")
-    capture.enter("kept", profiled=False)
-    for _ in range(5):
-        section = capture.enter("step")
-        assert section is not None
-        capture.leave(section)
-        capture.take()
-    assert not capture._open and not capture._left_out
-    capture.close()
-
-
-def test_a_skipped_run_is_not_profiled_either() -> None:
-    source = Told(KernelWindow())
-    sections = Sections(2, Capture(source))
-    for _ in range(2):
-        with sections.enter("step", True):
-            for _ in range(3):
-                with sections.enter("load", False):
-                    pass
-    assert source.calls == ["start step", *["pause", "resume"] * 3, "stop"]
-    assert sections.take()["load"][Statistic.NUM] == 3
 
 
 def test_a_section_that_never_ends_is_told_and_no_longer_counted() -> None:

@@ -9,64 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.straggler.kernels.cuda_events import KEPT, MOST_PAIRS, CudaEventSource, TorchCuda
+from holdfast.straggler.kernels.cuda_events import MOST_PAIRS, CudaEventSource, TorchCuda
 from holdfast.straggler.kernels.source import REPORTS_OPEN, Capture, KernelWindow
 from holdfast.straggler.scores import Statistic
-
-
-class Gpu:
-    """As much of torch.cuda as a source asks for. The GPU has come to `done` milliseconds; recording takes `now`."""
-
-    def __init__(self) -> None:
-        self.now, self.done = 0.0, math.inf
-        self.initialised, self.capturing, self.error = True, False, ""
-        self.device_index = 0
-        self.events = self.asked = 0
-
-    def usable(self) -> bool:
-        return self.initialised and not self.capturing
-
-    def stream(self) -> SimpleNamespace:
-        return SimpleNamespace(device_index=self.device_index)
-
-    def event(self) -> Moment:
-        self.events += 1
-        return Moment(self)
-
-    def works(self, source: CudaEventSource, section: str, milliseconds: float) -> None:
-        source.start(section)
-        self.now += milliseconds
-        source.stop()
-
-
-class Moment:
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._at: float | None = None
-        self._stream: SimpleNamespace | None = None
-
-    def record(self, stream: SimpleNamespace) -> None:
-        assert not self._gpu.capturing, "recorded into a graph"
-        if self._gpu.error:
-            raise RuntimeError(self._gpu.error)
-        assert self._stream is None or self._stream.device_index == stream.device_index, (
-            "moved to another GPU"
-        )
-        self._at, self._stream = self._gpu.now, stream
-
-    def query(self) -> bool:
-        assert not self._gpu.capturing, "asked during a capture, which ends the capture"
-        self._gpu.asked += 1
-        if self._gpu.error:
-            raise RuntimeError(self._gpu.error)
-        assert self._at is not None
-        return self._at <= self._gpu.done
-
-    def elapsed_time(self, end_event: Moment) -> float:
-        assert self._at is not None and end_event._at is not None
-        assert end_event._stream is self._stream, "ended on another stream"
-        assert end_event.query() and self.query(), "torch raises for events that are not over"
-        return end_event._at - self._at
+from tests.straggler.sources import Gpu
 
 
 @pytest.fixture
@@ -91,16 +37,6 @@ def test_a_section_has_its_time_in_microseconds(gpu: Gpu, source: CudaEventSourc
     assert (window.records, window.dropped, window.note, window.collectives) == (4, 0, "", {})
     assert source.take() == KernelWindow(by_section=True)
     assert (source.name, source.reason) == ("cuda_events", "no cupti")
-
-
-def test_the_outermost_section_has_the_time(gpu: Gpu, source: CudaEventSource) -> None:
-    capture = Capture(source)
-    step, fwd = capture.enter("step"), capture.enter("fwd")
-    gpu.now += 2
-    capture.leave(fwd)
-    gpu.now += 3
-    capture.leave(step)
-    assert {name: found[Statistic.MAX] for name, found in source.take().compute.items()} == {"step": 5000}
 
 
 def test_what_is_not_to_be_profiled_is_left_out_of_the_time_around_it(
@@ -130,16 +66,6 @@ def test_what_is_not_to_be_profiled_is_left_out_of_the_time_around_it(
     assert (taken.records, taken.dropped) == (1, 1)
 
 
-def test_parts_without_end_cost_a_bounded_number_of_events(gpu: Gpu, source: CudaEventSource) -> None:
-    gpu.done = -1.0
-    source.start("step")
-    for _ in range(2 * MOST_PAIRS):
-        source.pause()
-        source.resume()
-    source.stop()
-    assert gpu.events == 2 * MOST_PAIRS and source.take().dropped == 1
-
-
 def test_what_the_gpu_has_not_finished_is_in_a_later_window(gpu: Gpu, source: CudaEventSource) -> None:
     gpu.done = 1.5
     gpu.works(source, "fwd", 1.0)
@@ -150,24 +76,6 @@ def test_what_the_gpu_has_not_finished_is_in_a_later_window(gpu: Gpu, source: Cu
     window = source.take()
     assert window.records == 2
     assert window.compute["fwd"][Statistic.MAX] == pytest.approx(4000)
-
-
-def test_events_are_used_again_once_the_gpu_has_passed_them(gpu: Gpu, source: CudaEventSource) -> None:
-    for _ in range(20):
-        for _ in range(10):
-            gpu.works(source, "fwd", 1.0)
-        assert source.take().records == 10
-    assert gpu.events == 2
-
-
-def test_every_run_of_a_busy_section_is_timed(gpu: Gpu, source: CudaEventSource) -> None:
-    for number in range(KEPT + 10):
-        gpu.works(source, "fwd", 1.0 if number < KEPT else 3.0)
-    window = source.take()
-    assert (window.records, window.dropped, window.note) == (KEPT + 10, 0, "")
-    assert window.compute["fwd"][Statistic.NUM] == KEPT + 10
-    assert window.compute["fwd"][Statistic.MAX] == pytest.approx(3000)
-    assert gpu.events == 2
 
 
 def test_max_sections_limits_the_runs_of_each_window(gpu: Gpu) -> None:
@@ -207,16 +115,6 @@ def test_nothing_is_asked_of_cuda_before_the_training_initialised_it(
     assert source.take().records == 1
 
 
-def test_a_capture_is_left_alone(gpu: Gpu, source: CudaEventSource) -> None:
-    gpu.works(source, "fwd", 1.0)
-    gpu.capturing = True
-    gpu.works(source, "fwd", 1.0)
-    assert source.take().records == 0  # asking now would end the capture
-    gpu.capturing = False
-    window = source.take()
-    assert (window.records, window.dropped) == (1, 0)
-
-
 def test_a_section_that_ends_in_a_capture_is_dropped(gpu: Gpu, source: CudaEventSource) -> None:
     source.start("fwd")
     gpu.capturing = True
@@ -252,15 +150,6 @@ def test_an_error_of_cuda_ends_it_with_a_note(gpu: Gpu, source: CudaEventSource,
     gpu.works(source, "fwd", 1.0)
     assert source.take() == window
     source.close()
-
-
-def test_the_end_may_come_in_another_thread(gpu: Gpu, source: CudaEventSource) -> None:
-    source.start("fwd")
-    gpu.now += 2
-    thread = threading.Thread(target=source.stop)
-    thread.start()
-    thread.join()
-    assert source.take().compute["fwd"][Statistic.MAX] == pytest.approx(2000)
 
 
 def test_a_section_that_never_ends_is_no_time(gpu: Gpu, source: CudaEventSource) -> None:
@@ -315,17 +204,6 @@ def test_torch_is_only_used_where_it_is_loaded_and_initialised(monkeypatch: pyte
     source.start("fwd")
     source.stop()
     assert source.take() == KernelWindow(by_section=True)
-
-
-def test_with_the_torch_of_this_environment() -> None:
-    """Without CUDA: silent, and CUDA stays as it is."""
-    torch = pytest.importorskip("torch")
-    before = torch.cuda.is_initialized()
-    source = CudaEventSource()
-    source.start("fwd")
-    source.stop()
-    assert source.take().note == ""
-    assert torch.cuda.is_initialized() == before
 
 
 def test_with_real_cuda() -> None:

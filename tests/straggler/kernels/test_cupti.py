@@ -242,29 +242,6 @@ assert one.take().records == 1
     )
 
 
-def test_a_forked_child_has_no_times_and_hurts_nobody(run: Run) -> None:
-    run(
-        STEPS
-        + """
-from holdfast.straggler.kernels.source import FORKED, Capture
-capture = Capture(one)
-def enter_and_leave():
-    key = capture.enter("fwd"); launch("gemm"); capture.leave(key)
-enter_and_leave()
-before = [gpu.fake_calls(call) for call in range(len(CALLS))]
-child = os.fork()
-if child == 0:
-    enter_and_leave()
-    capture.close()
-    untouched = [gpu.fake_calls(call) for call in range(len(CALLS))] == before
-    os._exit(0 if untouched and capture.take().note == FORKED else 1)
-assert os.waitpid(child, 0)[1] == 0
-enter_and_leave()
-assert capture.take().records == 2
-"""
-    )
-
-
 def test_closing_lets_cupti_leave_and_another_source_begins_empty(run: Run) -> None:
     run(
         STEPS

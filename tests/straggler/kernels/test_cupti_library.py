@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.straggler.kernels.cupti import load_core, tool_in_the_way
+from holdfast.straggler.kernels.cupti import tool_in_the_way
 from tests.straggler.kernels.conftest import Run
 
 OPENED = """
@@ -121,12 +120,3 @@ assert told.startswith("{reason}"), told
 def test_installations_of_nsight_are_no_sessions() -> None:
     assert tool_in_the_way({"NSYS_HOME": "/opt/nsys", "NSYS_ROOT_DIR": "/opt", "PATH": "/bin"}) == ""
     assert tool_in_the_way({"NSYS_PROFILING_SESSION_ID": "1"}) == "NSYS_PROFILING_SESSION_ID"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the core is for Linux")
-def test_the_core_was_built_for_these_tests() -> None:
-    """Where there is a compiler; without one this says why so many tests skip."""
-    core = load_core()
-    if isinstance(core, str):
-        pytest.skip(core)
-    assert core.buffers_out == 0

@@ -1,4 +1,4 @@
-"""Two stages of two ranks each, by Megatron's parallel state: the real one, or a module with the same functions.
+"""Two stages of two ranks each, by Megatron's parallel state.
 
 Rank 0 prints a line of JSON: its own label before and after the state is initialised, and what the judge received.
 """
@@ -7,28 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from types import ModuleType
 
 import torch.distributed as dist
+from megatron.core import parallel_state
 
 from holdfast.straggler import Detector
 from holdfast.straggler.labels import MEGATRON, own_label
 
-rank, real = int(sys.argv[2]), sys.argv[3] == "real"
+rank = int(sys.argv[2])
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=4)
-
-
-def initialize() -> None:
-    if real:
-        from megatron.core import parallel_state
-
-        parallel_state.initialize_model_parallel(pipeline_model_parallel_size=2)
-        return
-    state = ModuleType("megatron.core.parallel_state")
-    state.model_parallel_is_initialized = lambda: True  # type: ignore[attr-defined]
-    state.get_pipeline_model_parallel_rank = lambda: rank // 2  # type: ignore[attr-defined]
-    state.get_expert_model_parallel_rank = lambda: 0  # type: ignore[attr-defined]
-    sys.modules[state.__name__] = state
 
 
 def withheld() -> object:
@@ -42,7 +29,7 @@ def withheld() -> object:
 
 
 found = [own_label(MEGATRON), withheld()]
-initialize()
+parallel_state.initialize_model_parallel(pipeline_model_parallel_size=2)
 found += [own_label(MEGATRON), withheld()]
 if rank == 0:
     print(json.dumps(found), flush=True)

@@ -1,4 +1,4 @@
-"""Reports that need no other rank, then of all ranks by interval, then within a group of one.
+"""Reports that need no other rank, then within a group of one.
 
 What each rank got is printed as one line of JSON for each part.
 """
@@ -35,26 +35,6 @@ def alone() -> object:
     return [report and report.section_individual_perf_scores for report in reports]
 
 
-def by_interval() -> object:
-    """All ranks, steps much shorter than the interval on one of them."""
-    Detector.initialize(report_time_interval=1e-6 if rank else 3600.0, profiling_interval=1)
-    seen = []
-    for _ in range(20):
-        section()
-        report = Detector.generate_report_if_interval_elapsed()
-        seen.append([report is not None, Detector.is_interval_elapsed()])
-    Detector.shutdown()
-    Detector.initialize(
-        report_time_interval=0, scores_to_compute="relative_perf_scores", gather_on_rank0=False
-    )
-    for _ in range(20):
-        section()
-        report = Detector.generate_report_if_interval_elapsed()
-        seen.append([report is not None, Detector.is_interval_elapsed()])
-    Detector.shutdown()
-    return seen
-
-
 def in_a_group() -> object:
     groups = [dist.new_group([one]) for one in range(2)]
     try:
@@ -70,7 +50,7 @@ def in_a_group() -> object:
     return [refused, report.rank, report.section_relative_perf_scores, report.rank_to_node]
 
 
-for part in (alone, by_interval, in_a_group):
+for part in (alone, in_a_group):
     print(json.dumps(part()), flush=True)
 dist.barrier()
 dist.destroy_process_group()

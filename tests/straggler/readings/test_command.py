@@ -110,12 +110,6 @@ def test_errors_are_one_line_and_exit_code_2(
     assert line.startswith("holdfast") and says in line
 
 
-def test_an_output_that_takes_nothing_is_one_line(spawn: Spawner, run_dir: Path) -> None:
-    process = spawn(["bash", "-c", 'exec "$@" > /dev/full', "-", *CLI, str(run_dir)])
-    assert process.wait() == 2
-    assert process.err() == "holdfast: error: standard output: No space left on device; the result is lost\n"
-
-
 def test_a_terminal_gets_lines_of_its_width(run_dir: Path) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(leader, "rb", buffering=0) as screen:
@@ -181,22 +175,9 @@ def told(t: float, overall: Scores) -> KeptReport:
     return KeptReport(number=0, t=t, run=1, cycle=0, elapsed_ms=None, nodes=1, overall=overall, **fields)
 
 
-def test_a_column_for_each_report_and_a_row_for_each_rank() -> None:
-    cells, *shape = heat_map([told(60.0, {0: 1.0, 1: 0.5}), told(120.0, {0: 0.9, 1: None, 5: 0.8})])
-    assert shape == [[0, 1, 5], 1, 1]
-    np.testing.assert_array_equal(cells, [[1.0, 0.9], [0.5, np.nan], [np.nan, 0.8]])
-
-
 def test_a_cell_of_many_shows_the_worst() -> None:
     reports = [told(60.0 * n, dict.fromkeys(range(1000), 1.0)) for n in range(1, 101)]
     reports[42] = told(60.0 * 43, {rank: 0.3 if rank == 765 else 1.0 for rank in range(1000)})
     cells, _, per_row, per_column = heat_map(reports, rows=100, columns=25)
     assert (cells.shape, per_row, per_column) == ((100, 25), 10, 4)
     assert np.argwhere(cells == 0.3).tolist() == [[76, 10]]
-
-
-@pytest.mark.parametrize(("ranks", "reports"), [(1, 1), (512, 480), (513, 481), (16_384, 481)])
-def test_it_is_never_larger_than_a_picture(ranks: int, reports: int) -> None:
-    scores: Scores = dict.fromkeys(range(ranks), 0.9)
-    rows, columns = heat_map([told(60.0 * n, scores) for n in range(reports)])[0].shape
-    assert 1 <= rows <= 512 and 1 <= columns <= 480

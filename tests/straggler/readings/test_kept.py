@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,11 +122,6 @@ def test_a_record_that_makes_no_sense_does_not_spoil_the_others(name: str, value
     assert [one.t for one in reports([event, odd, later])] == [event.t, later.t]
 
 
-def test_unknown_fields_are_no_matter() -> None:
-    (found,) = read(line(1, 0.0, report(8), newer={"a": [1]}, step=40))
-    assert len(found.overall) == 8
-
-
 def test_what_a_newer_version_says_of_a_verdict_is_no_matter() -> None:
     event = decode(line(1, 0.0, report(8, {3: 1.3})))
     assert event is not None
@@ -138,22 +131,7 @@ def test_what_a_newer_version_says_of_a_verdict_is_no_matter() -> None:
     assert [one.rank for one in found.verdicts] == [3]
 
 
-def test_json(tmp_path: Path) -> None:
-    found = reports(read_run(str(job(tmp_path, 8, reports=1))))
-    read_back = json.loads(json.dumps(found[0].to_dict(), allow_nan=False))
-    assert read_back["ranks"] == list(range(8)) and len(read_back["overall"]) == 8
-    assert "_key" not in read_back
-
-
 def test_a_time_that_no_calendar_has_does_not_spoil_the_others() -> None:
     event = decode(line(1, 0.0, report(8)))
     assert event is not None
     assert [one.t for one in reports([event, replace(event, t=1e18)])] == [event.t]
-
-
-def test_ranks_beyond_count_are_not_even_listed() -> None:
-    event = decode(line(1, 0.0, report(8)))
-    assert event is not None
-    began = time.process_time()
-    assert reports([replace(event, fields={**event.fields, "ranks": [[0, 10**10]]})]) == []
-    assert time.process_time() - began < 1

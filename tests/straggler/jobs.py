@@ -1,4 +1,4 @@
-"""Jobs with injected slowness: what they say, and what they should."""
+"""Jobs of real ranks over gloo: how they are started, what they print, and those with injected slowness."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.processes import Spawner
+from tests.processes import Spawned, Spawner
 from tests.straggler.programs.injected import culprit
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "injected.py"
+PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).parents[2]
 RANKS = 4
 CEILING = 120.0
 
@@ -23,6 +24,21 @@ EXPECTED: dict[str, tuple[str, str | None]] = {
 """Kind and section of the verdicts; a host's loss may show in any section, or in none."""
 NO_CORE = "waiting for a CPU took "
 """The other true reason for a rank that computes more than the others: on a busy machine it waits for a core."""
+
+
+def start(spawn: Spawner, folder: Path, program: str, size: int, *words: str) -> list[Spawned]:
+    """So many ranks of a program, which gets the address of a store, its rank and these words."""
+    address = f"file://{folder / 'store'}"
+    # torch makes the folder of its compiler, used or not.
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    return [spawn.python(PROGRAMS / program, address, str(rank), *words, env=env) for rank in range(size)]
+
+
+def printed(ranks: list[Spawned]) -> list[list[Any]]:
+    """The lines of JSON that each rank printed, when all have ended well."""
+    for rank in ranks:
+        assert rank.wait(CEILING) == 0, rank.output()
+    return [[json.loads(line) for line in rank.out().splitlines() if line[:1] in '{["'] for rank in ranks]
 
 
 @dataclass(frozen=True)
@@ -64,11 +80,10 @@ class Job:
 
 
 def run(spawn: Spawner, folder: Path, kind: str, seed: int) -> Job:
-    """One job, to its end."""
+    """A job with injected slowness, to its end."""
     store = f"file://{folder / f'{kind}-{seed}'}"
-    # torch makes the folder of its compiler, used or not.
     env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
-    job = spawn.python(PROGRAM, store, str(RANKS), kind, str(seed), env=env)
+    job = spawn.python(PROGRAMS / "injected.py", store, str(RANKS), kind, str(seed), env=env)
     assert job.wait(CEILING) == 0, job.output()
     reports = [tuple(json.loads(line)) for line in job.out().splitlines() if line.startswith("[[")]
     return Job(kind, culprit(seed, RANKS), reports)

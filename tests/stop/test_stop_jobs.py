@@ -1,4 +1,4 @@
-"""Jobs on one node whose ranks agree where they stop: real launchers, real ranks, 1 ms steps."""
+"""Jobs on one node, and one on two, whose ranks agree where they stop: real launchers, real ranks, 1 ms steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.conftest import Job, Jobs
+from tests.nodes.conftest import Cluster, Node
 from tests.processes import Spawner
 
 from .ranks import TRAINS
+from .slow_proxy import slow_proxy
 
 AGREED = r"all ranks stop after batch (\d+)"
 
@@ -24,10 +26,12 @@ def jobs(spawn: Spawner, tmp_path: Path) -> Iterator[Jobs]:
     yield Jobs(spawn, tmp_path)
 
 
-def stopped_at(job: Job) -> dict[int, int]:
+def stopped_at(*launchers: Job | Node) -> dict[int, int]:
     """Rank -> the batch that it stopped after."""
     found = re.findall(
-        r"^rank (\d+) cycle 0 stopped after (\d+) wanted True", job.spawned.out(), re.MULTILINE
+        r"^rank (\d+) cycle 0 stopped after (\d+) wanted True",
+        "".join(each.spawned.out() for each in launchers),
+        re.MULTILINE,
     )
     return {int(rank): int(batch) for rank, batch in found}
 
@@ -169,3 +173,27 @@ def test_without_ranks_that_take_part_nothing_is_agreed_on(jobs: Jobs) -> None:
     said = job.end(0)
     assert "all ranks stop" not in said
     assert not job.journal("stop_wanted", "stop_agreed", "stop_withdrawn")
+
+
+@pytest.mark.slow
+def test_ranks_of_both_nodes_stop_at_one_batch_by_a_slow_store(spawn: Spawner, tmp_path: Path) -> None:
+    """1 ms steps, 200 ms for an answer of the store; only the node that does not lead gets the signal."""
+    cluster = Cluster(spawn, tmp_path)
+    script = cluster.script(TRAINS + "train()")
+    a = cluster.launch("a", script, "--term-timeout", "60", env={"OMP_NUM_THREADS": "1"})
+    host = cluster.port
+    with slow_proxy(host, delay=0.1) as cluster.port:
+        b = cluster.launch("b", script, "--term-timeout", "60", env={"OMP_NUM_THREADS": "1"})
+        a.hear("trains", 0)
+        b.hear("trains", 0)
+        b.spawned.send_signal(signal.SIGTERM)
+        said_b = b.end(0)
+        said_a = a.end(0)
+    batches = stopped_at(a, b)
+    assert set(batches) == {0, 1, 2, 3} and len(set(batches.values())) == 1
+    for said in (said_a, said_b):
+        assert f"all ranks stop after batch {batches[0]}" in said and "FAILED" not in said
+    assert "node " in said_a and "received a stop signal (SIGTERM): stopping all ranks" in said_a
+    assert "Received Signals.SIGTERM death signal" in said_b
+    records = [node.journal("stop_agreed")[0] for node in (a, b)]
+    assert [record["place"] for record in records] == [f"after batch {batches[0]}"] * 2
