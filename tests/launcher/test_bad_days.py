@@ -154,6 +154,7 @@ def test_a_node_that_gets_sick_while_ranks_train_kills_nothing(jobs: Jobs, tmp_p
     job.hear("trains", ranks=[0, 1])
     sick.touch()
     job.wait_for("health of this node: command: exit code 1 of --ft-health-command")
+    job.wait_for("the job has no other node: it continues on this one, although it is sick")
     job.tell("finish")
     job.end(0)
     assert not job.journal("restart", "node_excluded")
