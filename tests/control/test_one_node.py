@@ -85,6 +85,12 @@ def test_failed_rank_restarts_all_then_ends_the_job() -> None:
     assert [report.failed for report in job.of(m.Report)] == [(0,), (1,)]
 
 
+def test_rank_that_dies_of_sigterm_alone_has_failed() -> None:
+    """No launcher was asked to stop."""
+    job = Job(max_restarts=1).started().send(exited(0, -15)).send(after=0.3).send(exited(1, -15))
+    assert [start.cycle for start in job.of(m.StartRanks)] == [0, 1]
+
+
 def test_rank_that_ends_while_others_start_counts() -> None:
     job = Job().send(exited(0, 1)).started()
     assert job.send(exited(1, -15)).codes == [1]
@@ -157,11 +163,16 @@ def test_signal_during_a_stop_keeps_the_code_of_the_failure() -> None:
     assert job.send(exited(1, -15)).codes == [3]
 
 
-def test_signal_during_a_restart_gives_its_time_and_ends_the_job() -> None:
-    job = Job(max_restarts=1).started().send(exited(0, 3)).send(m.Signal(signal.SIGTERM), after=1.0)
+@pytest.mark.parametrize(("number", "killed", "code"), [(signal.SIGTERM, [], 75), (signal.SIGINT, [1], 130)])
+def test_signal_during_a_restart_gives_its_time_and_ends_the_job(
+    number: int, killed: list[int], code: int
+) -> None:
+    """Ctrl-C leaves no time: the ranks were asked to end before it."""
+    job = Job(max_restarts=1).started().send(exited(0, 3)).send(m.Signal(number), after=1.0)
     job.send(after=15.0)
-    assert job.of(m.KillRank) == [], "--term-timeout counts, not the grace period of a restart"
-    assert job.send(exited(1, 0)).codes == [75]
+    found = [kill.local for kill in job.of(m.KillRank)]
+    assert found == killed, "--term-timeout counts, not the grace period of a restart"
+    assert job.send(exited(1, 0)).codes == [code]
 
 
 def test_usr1_is_passed_on_and_ends_the_job_if_ranks_die_of_it() -> None:

@@ -115,7 +115,7 @@ def test_stop_signal_leaves_the_last_state_and_nothing_else(jobs: Jobs) -> None:
     job = jobs("say('started'); wait()", f"--ft-metrics-port={port}", f"--ft-metrics-file={file}")
     job.hear("started", ranks=[0, 1])
     os.kill(job.pid, signal.SIGINT)
-    job.end(130)
+    assert "FAILED" not in job.end(130)
     found = read(file)
     assert found["holdfast_job_state", "ended"] == 1 and found["holdfast_exit_code",] == 130
     assert found["holdfast_incidents_total", "preemption"] == 1

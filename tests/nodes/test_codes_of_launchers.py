@@ -39,6 +39,8 @@ if NODE == where:
     until("begin")
 if is_here and (what == "exit" or what == "once" and CYCLE == 0):
     sys.exit(3)
+if NODE == where and what == "both":
+    sys.exit(3 + LOCAL)
 until("finish")
 """
 """All ranks take a step; then it ends as $ENDS has it: what@node. The others wait until the test says "finish"."""
@@ -135,6 +137,19 @@ def test_requested_shutdown_of_the_job(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+def test_two_ranks_that_fail_at_once_with_different_codes(cluster: Cluster) -> None:
+    """The launcher of their node finds both ends at once."""
+    job = Job(cluster, 3, "both@c")
+    job.train()
+    launcher, ranks = job.last.spawned, job.last.ranks()
+    launcher.send_signal(signal.SIGSTOP)
+    job.tell("begin")
+    wait_until(lambda: all(rank.status() == "zombie" for rank in ranks), what="both ranks ended")
+    launcher.send_signal(signal.SIGCONT)
+    job.end_all(Outcome.RANKS_DISAGREE)
+
+
+@pytest.mark.slow
 def test_lost_node_without_a_restart(cluster: Cluster) -> None:
     job = Job(cluster, 2, "loss@", nnodes="1:2", node_timeout=QUICK)
     job.train()
@@ -201,7 +216,6 @@ def test_host_of_the_store_that_cannot_be_reached(cluster: Cluster) -> None:
 
 ELSEWHERE = {
     Outcome.USAGE: "tests/launcher/test_bad_input.py",
-    Outcome.RANKS_DISAGREE: "tests/launcher/test_exit_codes.py",
     Outcome.CALLED_OFF: "tests/control/test_records.py",
     Outcome.NO_PROGRESS: "tests/nodes/test_restart_together.py",
     Outcome.SAME_FAILURE: "tests/nodes/test_restart_together.py",

@@ -118,6 +118,7 @@ def test_the_batches_of_data_loaders_are_ordered(
 ) -> None:
     place = in_loader(loader, batch)
     assert 0 < place < END and loader_of(place) == (loader, batch)
+    assert loader or batch == LOADER_END or place == batch
     assert (place < in_loader(other, other_batch)) == ((loader, batch) < (other, other_batch))
 
 

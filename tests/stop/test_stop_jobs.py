@@ -180,15 +180,16 @@ def test_ranks_of_both_nodes_stop_at_one_batch_by_a_slow_store(spawn: Spawner, t
     """1 ms steps, 200 ms for an answer of the store; only the node that does not lead gets the signal."""
     cluster = Cluster(spawn, tmp_path)
     script = cluster.script(TRAINS + "train()")
-    a = cluster.launch("a", script, "--term-timeout", "60", env={"OMP_NUM_THREADS": "1"})
+    flags = "--term-timeout", "60", "--ft-preempted-exit-code", "75"
+    a = cluster.launch("a", script, *flags, env={"OMP_NUM_THREADS": "1"})
     host = cluster.port
     with slow_proxy(host, delay=0.1) as cluster.port:
-        b = cluster.launch("b", script, "--term-timeout", "60", env={"OMP_NUM_THREADS": "1"})
+        b = cluster.launch("b", script, *flags, env={"OMP_NUM_THREADS": "1"})
         a.hear("trains", 0)
         b.hear("trains", 0)
         b.spawned.send_signal(signal.SIGTERM)
-        said_b = b.end(0)
-        said_a = a.end(0)
+        said_b = b.end(75)
+        said_a = a.end(75)
     batches = stopped_at(a, b)
     assert set(batches) == {0, 1, 2, 3} and len(set(batches.values())) == 1
     for said in (said_a, said_b):
