@@ -29,6 +29,7 @@ from holdfast.fault_tolerance.launcher.replayer import Line
 from holdfast.journal.event import encode as encode_line
 from tests.control import test_one_node
 from tests.control.test_one_node import Job, exited
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.recorded import RecordedWorld, recorded, replayed
 
 SEEDS = 50
@@ -104,6 +105,22 @@ def test_replay_without_observations_differs(worlds: list[RecordedWorld]) -> Non
     """Left-out inputs do change what later decisions depend on."""
     journals = [[line.replace(b'"observed"', b'"other"') for line in lines] for lines in _journals(worlds)]
     assert any(map(_differs, journals))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nodes leave with exit codes of their own",
+        "there is no grace period",
+        "a suspended launcher counts as lost",
+        "ranks start before all nodes are ready",
+    ],
+)
+def test_replay_with_a_defect_differs(
+    name: str, worlds: list[RecordedWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next(each for each in MUTATIONS if each.name == name).patch(monkeypatch)
+    assert any(map(_differs, _journals(worlds)))
 
 
 # -- size and cost --------------------------------------------------------------------------------------------

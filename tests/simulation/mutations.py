@@ -118,6 +118,17 @@ def _end_when_the_first_is_done(
     return self.propose(self.ending(now).end("all ranks succeeded", 0))
 
 
+def _own_exit_code(patch: pytest.MonkeyPatch) -> None:
+    original = stopping.move_on
+
+    def move_on(self: node.Node, record: records.CycleRecord, now: float) -> list[messages.Action]:
+        if record.kind is records.Kind.END and record.node != self.name:
+            record = replace(record, exit_code=1)
+        return original(self, record, now)
+
+    patch.setattr(stopping, "move_on", move_on)
+
+
 def _commits_without_all(
     self: agreed_stop.AgreedStop, job: node.Node, number: int, reached: int
 ) -> list[messages.Action]:
@@ -166,6 +177,7 @@ MUTATIONS = (
         "a signal is lost while ranks start", _replace(node.Start, on=_signal_is_lost_in_start), IN_A_RESTART
     ),
     Mutation("the rest waits for a node that failed", _set(gathering, "FAILED_WAIT", 1e9), ("break_start",)),
+    Mutation("nodes leave with exit codes of their own", _own_exit_code),
     Mutation(
         "the store's host does not leave last", _set(stopping, "has_other_launchers", lambda *args: False)
     ),

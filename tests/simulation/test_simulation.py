@@ -195,6 +195,13 @@ def test_sick_node_that_recovers_has_a_place_again() -> None:
     assert _names(world) == ["n0 n2", "n0 n1"]
 
 
+def test_spare_takes_a_lost_place_where_one_node_would_do() -> None:
+    faults: list[tuple[float, str, tuple[object, ...]]] = [(8.0, "launch", ()), (12.0, "power_off", (1,))]
+    world, violation = run(replace(_job(2, faults), least=1))
+    assert not violation
+    assert _names(world) == ["n0 n1", "n0 n2"]
+
+
 def test_second_loss_while_the_first_is_replaced_is_replaced_too() -> None:
     job = replace(_job(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
     world, violation = run(job)
