@@ -86,6 +86,12 @@ def test_a_hang_is_undetected_until_it_is_noticed() -> None:
     assert found.seconds_to_detect == 30
 
 
+def test_a_lost_node_is_undetected_from_its_last_sign_of_life_on() -> None:
+    story = begun().tell(60, "node_lost", lost="b", waited=12.0).restart(60, to=1)
+    found = account(trains(story, 61, 1, 1).tell(73, "run_end"))
+    assert spent(found) == {"start-up": 10, "training": 38 + 10, "undetected": 12, "restart": 3}
+
+
 def test_a_hang_in_a_section_is_not_time_of_that_section() -> None:
     """One of two ranks hangs for 30 s in data_loading, after 4 s of it."""
     story = begun()
@@ -230,7 +236,9 @@ def test_a_job_that_goes_on_without_a_lost_node_has_its_own_end(tmp_path: Path) 
     story = Story().tell(0, "run_start", "a:1").tell(0, "run_start", "b:1").cycle(1, 0, "b:1", first=2)
     story.cycle(1, 0, "a:1").tell(20, "node_lost", "a:1", lost="b:1", waited=3.0).restart(20, 1, "a:1")
     story.cycle(21, 1, "a:1").tell(60, "run_end", "a:1", exit_code=0)
-    assert read_job(str(write(story, tmp_path)), START + 500).end == "the job ended with exit code 0"
+    found = read_job(str(write(story, tmp_path)), START + 500)
+    assert found.end == "the job ended with exit code 0"
+    assert found.ledger and found.ledger.by_kind == {"node lost": 1}
 
 
 def test_training_ends_with_the_program_of_the_last_rank() -> None:

@@ -212,4 +212,5 @@ def test_top_shows_since_when_no_rank_has_a_step(spawn: Spawner, jobs: Jobs) -> 
     assert "no rank has finished" not in once(spawn, "--once", job.run_dir)
     line = r"^no rank has finished a step since \d\d:\d\d:\d\d UTC \(\d"
     wait_until(lambda: re.search(line, once(spawn, "--once", job.run_dir), re.MULTILINE))
+    wait_until(lambda: list(job.run_dir.glob("newest-*")))
     end(job)

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.journal.incidents import Incident, incidents
 from holdfast.journal.reader import read_run
+from holdfast.views.job import read_job
 from tests.nodes.conftest import QUICK, TRAINS, Cluster, Network, Node, gone
 
 ALL_REDUCES = """
@@ -55,6 +56,8 @@ def test_the_rest_carry_on_alone_where_that_is_allowed(cluster: Cluster) -> None
     cluster.tell("finish")
     a.end(0)
     assert a.restarts() == [(1, 1)]
+    ledger = read_job(str(a.run_dir), time.time()).ledger
+    assert ledger and ledger.by_kind == {"node lost": 1}
 
 
 GAVE_UP = "timed out waiting for the other nodes (rendezvous timeout)"
