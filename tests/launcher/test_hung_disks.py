@@ -62,6 +62,16 @@ sys.exit(3 if CYCLE == 0 else 0)
     assert start["mono"] - stop["mono"] < 2
 
 
+def test_hung_file_takes_nothing_from_the_copies_of_tee(jobs: Jobs) -> None:
+    os.mkfifo(jobs.folder / "job_cycle0.log")
+    job = jobs(FLOOD + "flood(20)\nprint('last')", FLAG, "job", "--tee", "3", "--log-dir", "logs")
+    job.end(0)
+    shown = job.spawned.out().splitlines()
+    assert shown.count("[default0]:last") == shown.count("[default1]:last") == 1
+    assert len(shown) == 40_002
+    assert len(job.journal("output_lost")) == 1
+
+
 @pytest.fixture
 def hung(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
     """Mounts a FUSE filesystem over a folder, whose server, this process, never reads a request."""

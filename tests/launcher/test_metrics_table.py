@@ -78,6 +78,14 @@ def values(metrics: JobMetrics, now: float, latest: tuple[float, dict[int, Snaps
     return samples(metrics.text(1000.0 + now, now, latest, (0, False), None))
 
 
+def test_names_units_and_types_follow_the_conventions() -> None:
+    for each in FAMILIES:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", each.name)
+        assert (each.type == "counter") == each.name.endswith("_total")
+        assert not re.search(r"(milli|micro|minute|hour|mega|percent)", each.name)
+    assert len({each.name for each in FAMILIES}) == len(FAMILIES)
+
+
 def test_labels_are_escaped() -> None:
     metrics, odd = JobMetrics('a"\\b\nc', "a"), 'x"\\\n{},='
     start(metrics, 0, 1.0)
@@ -159,6 +167,13 @@ def test_long_job_keeps_a_bounded_number_of_events() -> None:
     found = values(metrics, 10.0 * cycle + 9.0)
     assert len(metrics._events) <= EVENTS + 1
     assert sum(found["holdfast_goodput_seconds", each] for each in BUCKETS) > EVENTS
+
+
+def test_newest_straggler_report_is_shown() -> None:
+    one = {"rank": 3, "kind": "GPU", "slowdown": 1.4}
+    report = event("straggler_report", 5.0, verdicts=[one], further_verdicts=[[4, "host", 1.2]])
+    found = samples(job().text(1006.0, 6.0, NOTHING, (0, False), report))
+    assert found["holdfast_straggler_findings",] == 2 and found["holdfast_straggler_slowdown_ratio",] == 1.4
 
 
 def test_dashboard_queries_only_what_exists() -> None:

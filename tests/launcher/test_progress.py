@@ -86,6 +86,13 @@ def test_due_returns_one_event_per_interval() -> None:
     assert found == [INTERVAL, 2 * INTERVAL, 3 * INTERVAL]
 
 
+def test_due_after_a_long_pause_returns_one_event() -> None:
+    log = ProgressLog(0, when(0))
+    found = log.due(when(2_000), {0: rank(7)})
+    assert found is not None and found["seconds"] == 2_000
+    assert log.due(when(2_001), {0: rank(7)}) is None
+
+
 @pytest.mark.parametrize("reason", ["incident", "cycle_end"])
 def test_event_between_intervals_moves_the_next_one(reason: Any) -> None:
     log = ProgressLog(0, when(0))
@@ -118,6 +125,12 @@ def test_steps_of_ranks(
     found = log.event(when(15), dict(enumerate(boards)), "cycle_end")
     assert (found["ranks"], found["steps_least"], found["steps_most"]) == (len(boards), least, most)
     assert found["step_rate"] == rate
+
+
+def test_two_events_at_one_moment_have_no_rate() -> None:
+    log = ProgressLog(0, when(0))
+    log.event(when(9), {0: rank(9)}, "incident")
+    assert log.event(when(9), {0: rank(9)}, "cycle_end")["step_rate"] is None
 
 
 @pytest.mark.parametrize(
@@ -164,6 +177,12 @@ def test_checkpoints_of_ranks(
     }
     found = ProgressLog(0, when(0)).event(when(10), boards, "cycle_end")
     assert (found["checkpoints"], found["checkpoint_step"]) == (checkpoints, step)
+
+
+def test_inactive_is_that_of_the_longest_inactive_rank() -> None:
+    log = ProgressLog(0, when(0))
+    assert log.event(when(50), {0: rank(3, 48), 1: rank(3, 20), 2: snapshot()}, "incident")["inactive"] == 30
+    assert log.event(when(51), {0: snapshot()}, "incident")["inactive"] is None
 
 
 def test_counted_steps_are_marked() -> None:

@@ -20,9 +20,11 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
     Learned,
     Request,
     first_list,
+    hidden,
     list_path,
     plan,
     read_list,
+    script_text,
     unlike,
     why_cold,
     write_list,
@@ -78,6 +80,16 @@ def test_only_a_ranks_own_variables_may_differ(zygote: dict[str, str], rank: dic
     assert unlike(zygote, rank) == shared
 
 
+def test_what_a_file_in_the_scripts_folder_hides(tmp_path: Path) -> None:
+    for name in ("yaml.py", "numpy.cpython-311.so", "train.txt"):
+        (tmp_path / name).touch()
+    for name in ("torch", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    assert hidden(["torch", "yaml", "numpy", "data", "train"], str(tmp_path)) == ["numpy", "torch", "yaml"]
+    assert hidden(["torch"], None) == []
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -101,6 +113,11 @@ def test_only_a_ranks_own_variables_may_differ(zygote: dict[str, str], rank: dic
 )
 def test_first_list(source: str, expected: tuple[tuple[str, None], ...]) -> None:
     assert first_list(source.encode()) == expected
+
+
+def test_script_text_of_a_pipe_is_left_to_the_rank(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "script.py")
+    assert b"torch" in script_text(str(tmp_path / "script.py")), "and it returns without a writer"
 
 
 def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) -> None:
@@ -136,6 +153,10 @@ def test_a_list_that_is_none_counts_for_nothing(tmp_path: Path, content: str) ->
     assert read_list(str(file)) == Learned()
     (tmp_path / "link.json").symlink_to(file)
     assert read_list(str(tmp_path / "link.json")) == Learned()
+
+
+def test_a_list_that_cannot_be_kept_costs_nothing() -> None:
+    write_list("/proc/nowhere/list.json", Learned([]))
 
 
 def test_only_what_is_installed_is_imported_ahead() -> None:

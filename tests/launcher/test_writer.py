@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -127,6 +128,21 @@ def test_lock_of_another_launcher_is_waited_for(
     assert writer.drain(5)
     assert path.read_bytes() == b"line\n"
     writer.end(file)
+
+
+def test_patient_caller_loses_nothing_on_a_slow_target(writer: Writer, troubles: Troubles) -> None:
+    reader, descriptor = os.pipe()
+    fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 4096)
+    copy = subprocess.Popen(
+        [sys.executable, "-c", "import time\nwhile __import__('os').read(0, 4096): time.sleep(0.01)"],
+        stdin=reader,
+    )
+    os.close(reader)
+    for _ in range(200):
+        writer.put(Stream(descriptor), b"x" * 499 + b"\n", is_patient=True)
+    assert writer.drain(30) and not troubles
+    os.close(descriptor)
+    assert copy.wait(10) == 0
 
 
 def test_patient_caller_does_not_wait_for_a_target_that_hangs(

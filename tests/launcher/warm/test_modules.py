@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.warm.conftest import WARM, Installation
-from tests.launcher.warm.users import OF_LIBRARIES, VERDICTS, check_verdicts, use
+from tests.launcher.warm.users import MODULES, OF_LIBRARIES, VERDICTS, check_verdicts, use
 from tests.processes import Spawner
 from tests.straggler.kernels.conftest import NATIVE
 
@@ -87,6 +87,11 @@ def test_modules_that_were_learned(spawn: Spawner, installation: Installation, t
             assert len(job.lines("^rank . cycle . works_at_exit is fine ahead$")) == 4
             assert len(job.lines("^rank . cycle . starts_a_thread is fine here$")) == 4
     assert told == [0, 1, 0]
+
+
+def test_every_module_has_its_test() -> None:
+    """None of them is forgotten, and each that is installed has a verdict."""
+    assert {*COMPANY, *OF_LIBRARIES} < set(VERDICTS) == set(MODULES)
 
 
 # -- libraries whose import leaves threads, seeds or folders -------------------------------------------------
