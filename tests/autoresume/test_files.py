@@ -98,6 +98,7 @@ def test_on_a_full_disk_records_wait_until_there_is_room(
     assert "cannot be written: No space left on device. The training continues" in said
     assert [record["t"] for record in records(small_disk / LEDGER)] == [1]  # nothing torn either
     filler.unlink()
+    assert (small_disk / LEDGER).stat().st_mode & 0o777 == 0o600
     assert file.append({"t": 4, "kind": "other"})
     assert [record["t"] for record in records(small_disk / LEDGER)] == [1, 2, 3, 4]
     assert "can be written again" in capsys.readouterr().err

@@ -49,6 +49,18 @@ def test_no_heartbeat_of_any_thread_is_lost(board: Board, writer: BoardWriter) -
     assert times == sorted(times)
 
 
+def test_of_many_threads_that_open_one_section_exactly_one_does(writer: BoardWriter) -> None:
+    together = threading.Barrier(4)
+
+    def open_all(_: int) -> list[bool]:
+        together.wait()
+        return [writer.start_section(f"section {number}") for number in range(50)]
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(open_all, range(4)))
+    assert [sum(column) for column in zip(*results, strict=True)] == [1] * 50
+
+
 def test_a_signal_handler_may_write_in_the_middle_of_a_write(board: Board, writer: BoardWriter) -> None:
     handled = 0
 

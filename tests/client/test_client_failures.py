@@ -173,6 +173,17 @@ def test_settings_that_cannot_be_read_leave_the_boards_limits(
     assert client.section_timeouts.section == {"setup": 600.0, "step": 180.0, "free": None}
 
 
+def test_the_client_loads_no_torch() -> None:
+    code = (
+        "import sys; from holdfast.fault_tolerance import RankMonitorClient\n"
+        "client = RankMonitorClient(required=False); client.init_workload_monitoring()\n"
+        "client.heartbeat(1); client.heartbeat(2); client.calculate_and_set_hb_timeouts()\n"
+        "print(sorted(m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_program_without_logging_shows_who_warns() -> None:
     code = (
         "from holdfast.fault_tolerance import RankMonitorClient\n"

@@ -156,6 +156,17 @@ def test_the_default_floors() -> None:
     assert at_floor(slow, floors) == []
 
 
+def test_validity() -> None:
+    assert not HeartbeatTimeouts().are_valid and not HeartbeatTimeouts(1.0).are_valid
+    assert HeartbeatTimeouts(1.0, 2.0).are_valid
+    assert not SectionTimeouts().are_valid and SectionTimeouts({}, 1.0).are_valid
+    assert not SectionTimeouts({"a": None}, 1.0).are_valid
+    partly = SectionTimeouts({"a": 1.0, "b": 1.0}, 1.0, {"a"}, True)
+    assert partly.are_valid and not partly.were_calculated
+    assert SectionTimeouts({"a": 1.0}, 1.0, {"a"}, True).were_calculated
+    assert not SectionTimeouts({"a": 1.0}, 1.0, {"a"}).were_calculated
+
+
 def test_limits_can_be_read() -> None:
     assert str(HeartbeatTimeouts(300, 30.5, True)) == (
         "heartbeat timeouts: initial 300.00 s (learned), subsequent 30.50 s (learned)"

@@ -70,6 +70,13 @@ def test_sections_may_nest_and_overlap(edges: list[tuple[int, str]], last_gap: i
     }
 
 
+def test_asking_for_the_running_stretch_does_not_count_it_for_good() -> None:
+    seen = Intervals()
+    seen.out_of_section(30)
+    for running, longest in ((100, 100), (10, 30)):
+        assert seen.sections(running_out_ns=running)[OUT_OF_SECTION] == longest / SECOND
+
+
 def test_a_restart_keeps_what_was_seen_and_measures_no_gap_over_it() -> None:
     seen = Intervals()
     with pytest.MonkeyPatch.context() as patch:

@@ -76,6 +76,8 @@ def test_a_missing_file() -> None:
     path = "/nowhere/ft.yaml"
     with pytest.raises(ConfigError, match=f"^{path}: no such file$"):
         load({}, {}, path)
+    with pytest.raises(ConfigError, match=r"no such file$"):
+        load({FIELD: Given("40", FLAG)}, {}, path)
     with pytest.raises(ConfigError, match=r"no such file \(named by FAULT_TOL_CFG_PATH\)$"):
         load({}, {}, path, "FAULT_TOL_CFG_PATH")
     assert load({}, {}, path, is_missing_ok=True).warnings == ()
@@ -158,6 +160,9 @@ FILES = [
 def test_the_section_is_found(tmp_path: Path) -> None:
     for content in FILES:
         assert read_section(written(tmp_path, content)).values == {"safety_factor": 2}, content
+    assert read_section(written(tmp_path, "fault_tolerance:\n")).values == {}
+    published = written(tmp_path, "fault_tolerance: {restart_policy: any-failed, safety_factor: 2}\n")
+    assert load({}, {}, published).config.safety_factor == 2.0
 
 
 def test_a_file_without_the_section(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def reported(values: Mapping[str, object]) -> str:
     return "\n".join(reports(values))
 
 
+def test_table_has_every_setting_of_the_frozen_list() -> None:
+    without_effect = {each.name: each for each in SETTINGS if not each.is_effective}
+    assert {each.key for each in OPTIONS if each.no_effect} == set(without_effect) | {"gpus_per_numa"}
+    keys = {each.key for each in OPTIONS if each.no_effect and each.is_setting}
+    assert keys == {name for name, each in without_effect.items() if each.is_key}
+
+
 def test_every_flag_is_accepted_and_reported() -> None:
     options = BY_NAME
     for setting in SETTINGS:

@@ -43,6 +43,8 @@ def test_signals_that_are_meant_for_the_training_do_nothing_to_it(node: Node) ->
     heartbeats(rank.hand)
     assert node.hear("verdict")["reason"] == "heartbeat"
     assert (node.keeper.pid, node.replaced) == (monitor, [])
+    maps = Path(f"/proc/{monitor}/maps").read_text()
+    assert ".so" in maps and "torch" not in maps and "numpy" not in maps
 
 
 class TestRecycledPid:

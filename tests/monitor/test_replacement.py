@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.fault_tolerance.board import Limits
 from holdfast.fault_tolerance.launcher import monitor_keeper
-from tests.processes import wait_until
+from tests.processes import Spawner, wait_until
 
 from .job import Freezer
-from .node import Node, thaw
+from .node import Node, thaw, victim
 from .test_hangs import heartbeats
 
 LIMIT = 0.5
@@ -150,6 +150,22 @@ def test_a_launcher_without_free_descriptors_goes_on_and_tries_again(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     node.until(lambda: node.keeper.pid, "no monitor was started once there were descriptors")
     node.looks(1)
+
+
+def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(
+    node: Node, spawn: Spawner
+) -> None:
+    ranks = node.start(Limits(subsequent=60.0), victim(spawn), victim(spawn))
+    node.looks(1)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 3):
+        os.kill(node.keeper.pid, signal.SIGKILL)
+        wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
+        node.keeper.check(time.monotonic())
+        node.until(lambda wanted=number: len(node.replaced) == wanted, "the monitor was not replaced")
+        node.looks(1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(rank.lives for rank in ranks)
 
 
 def _reaped(pid: int) -> bool:

@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.autoresume.outcome import Scheduler
 from holdfast.integrations.slurm.job import Job, Place, job_of, node_name, word_of
+from tests.slurm.cluster import REQUIRED, missing
+from tests.slurm.conftest import cluster_or_skip
 
 RUNNING = """JobId=6 JobName=train
    UserId=root(0) GroupId=root(0) MCS_label=N/A
@@ -106,3 +108,18 @@ def test_where_a_process_runs() -> None:
     assert place.run == "4711.2"
     assert Place.of({}) is None
     assert [node_name(told) for told in ("n1", "n1:4711", "n1.example.org", "")] == ["n1", "n1", "n1", ""]
+
+
+def test_without_slurm_tests_skip_with_the_reason_and_fail_where_it_is_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv(REQUIRED, raising=False)
+    reason = missing()
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        next(cluster_or_skip())
+    assert str(skipped.value) == reason
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception) as failed:
+        next(cluster_or_skip())
+    assert str(failed.value) == f"{REQUIRED}=1, but {reason}"
