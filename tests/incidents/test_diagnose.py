@@ -470,10 +470,11 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_real_job_of_ours(spawn: Spawner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("warm", ["off", "on"])
+def test_a_real_job_of_ours(spawn: Spawner, tmp_path: Path, warm: str) -> None:
     script, hold, run = tmp_path / "train.py", tmp_path / "hold", tmp_path / "run"
     script.write_text(TRAINS)
-    words = [*LAUNCHER, "--nproc-per-node=2", f"--ft-run-dir={run}", str(script)]
+    words = [*LAUNCHER, "--nproc-per-node=2", f"--ft-run-dir={run}", f"--ft-warm-start={warm}", str(script)]
     process = spawn(words, env={"HOLD": str(hold)})
     wait_until(lambda: process.out().count("trains") == 2)
     told = reported(spawn, str(run))

@@ -79,6 +79,7 @@ def test_page_loads_nothing_from_elsewhere(name: str) -> None:
     assert not reader.seen & {"script", "link", "img", "iframe", "object", "form"}
     assert "url(" not in html and "http://" not in html and "https://" not in html
     assert "default-src 'none'" in html
+    assert "prefers-color-scheme: dark" in html
     assert len(html) < 1_500_000
 
 

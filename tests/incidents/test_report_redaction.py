@@ -62,6 +62,11 @@ def test_a_secret_of_several_lines() -> None:
     assert "QmFzZTY0" not in text
 
 
+def test_without_secrets_nothing_changes() -> None:
+    node = hang(8)[0].nodes[0]
+    assert redacted(node, {"PATH": "/usr/bin", "HOME": "/home/ada", "USER": "ada"}) == node
+
+
 def test_words_that_rules_read_stay_what_they_are() -> None:
     node = hang(2, 1)[0].nodes[0]
     found = redacted(node, {"API_KEY": "heartbeat", "SOME_TOKEN": "elsewhere"})
@@ -85,6 +90,7 @@ def test_words_that_rules_read_stay_what_they_are() -> None:
         ("KEYBOARD", "english", "english"),
         ("MODEL_AUTH", "diverged", "step 3 diverged"),
         ("SORT_KEY", "forward", "rank 1 in forward"),
+        ("X_AUTH", "all_reduce", "backward > all_reduce"),
     ],
 )
 def test_ordinary_words_stay(name: str, value: str, text: str) -> None:

@@ -94,6 +94,11 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_sentence_on_ranks_past_a_gather_does_not_deny_a_difference(ahead: int) -> None:
+    assert "none differs" not in judge(past_a_gather(ahead)).sentence
+
+
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_wait_of_all_has_the_verdict(name: str) -> None:
     expect(*COLLECTIVES[name])

@@ -502,6 +502,13 @@ def asked_for(*ranks: tuple[RankEvidence, float, float]) -> Case:
     return case(boards, TriggerKind.DIAGNOSE, None)
 
 
+def all_step_on(trigger: TriggerKind) -> Case:
+    """Each waits for the collective that the others come to next."""
+    board = BoardFacts(connected=True, heartbeats=50, step=50, silent=0.2, age=300.0, moved=True, rhythm=0.8)
+    ranks = [reached(number, 6, "started", board=board, changes={"ago": 0.05}) for number in FOUR]
+    return case(ranks, trigger, None)
+
+
 def silent_from_the_start() -> Case:
     """Imports and the first step may take minutes."""
     quiet = BoardFacts(connected=True, silent=60.0, age=60.0)
@@ -595,6 +602,10 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
     },
     "one of which the recorder was not read": (alone_with_an_unread_recorder(), (1, "user_code", LOW)),
     "a late GPU in a group of two": (late_gpu_of_two(), (1, "user_code")),
+    **{
+        f"all step on: {trigger}": (all_step_on(trigger), (None, "slow"))
+        for trigger in (TriggerKind.DIAGNOSE, TriggerKind.EARLY)
+    },
     "silent from the start": (silent_from_the_start(), (1, "data_loading", LOW)),
     "silent as is usual for another": (
         asked_for((WAITS, 14.0, 0.1), (gloo(1), 14.0, 0.1), (replace(WAITS, rank=2), 0.3, 14.0)),

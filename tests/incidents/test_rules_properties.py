@@ -6,6 +6,7 @@ import ast
 import base64
 import contextlib
 import json
+import random
 import time
 import zlib
 from dataclasses import replace
@@ -203,6 +204,43 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
     verdict = judge(Case(tuple(nodes)))
 
     assert (verdict.rank, verdict.confidence) == (culprit, HIGH)
+
+
+PLACES = ["all_reduce", "barrier", "backward", "busy", "dataset", "loader", "torch_save", "lock", "sleep", ""]
+SECTIONS = ["", "step", "data_loading", "validation", "checkpointing"]
+
+
+def healthy(number: int, rng: random.Random) -> E.RankEvidence:
+    """A rank at any moment of its healthy life, whose board moves."""
+    where, section = rng.choice(PLACES), rng.choice(SECTIONS)
+    interval = rng.choice([0.01, 0.2, 2.0, 40.0])
+    silent = rng.uniform(0.0, interval)
+    events = tuple(
+        E.RingEvent("step", silent + interval * rng.uniform(0.9, 1.1) * back) for back in range(3, -1, -1)
+    )
+    sections = (E.OpenSection(section, silent),) if section else ()
+    facts = board(
+        rng.choice([None, 100, 101]),
+        silent,
+        sections=sections,
+        moved=True,
+        events=events,
+        rhythm=1.1 * interval,
+    )
+    kernel = process(
+        where, cpu=rng.choice([0.0, 0.01, 0.05]), switches=rng.randrange(20), state=rng.choice("SSSRD")
+    )
+    return rank(number, where, board=facts, process=kernel)
+
+
+@pytest.mark.parametrize("trigger", [E.DIAGNOSE, E.EARLY, E.HANG])
+def test_ranks_whose_boards_move_are_never_accused(trigger: str) -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        verdict = judge(
+            case(*(healthy(n, rng) for n in range(rng.randint(1, 8))), trigger=trigger, accused=0)
+        )
+        assert verdict.rank is None and verdict.kind == "slow", (seed, verdict)
 
 
 def large_job(culprit: int) -> Case:

@@ -158,31 +158,45 @@ def wrong_ring(recorder: Recorder, rank: int) -> None:
 
 
 NONE = Answer()
-DIFFERS: dict[str, tuple[Jobs, int | None, str]] = {
+DIFFERS: dict[str, tuple[Jobs, Answer, int | None, str]] = {
     # torch compares all ranks with the first one; we take the majority
-    "wrong first rank": (job(all_but(0, lambda each: each.call("broadcast", "started"))), 0, "mismatched_collective"),
+    "wrong first rank": (
+        job(all_but(0, lambda each: each.call("broadcast", "started"))), errors(TYPE, 1, 2, 3), 0,
+        "mismatched_collective",
+    ),
+    "first GPU that never began": (
+        job(all_but(0, lambda each: each.call("all_reduce", "scheduled"))), errors(STATE, 1, 2, 3), 0,
+        "missing_collective",
+    ),
     # torch lists both; we name one as a guess
-    "two of four missing": (job(lambda each, rank: rank < 2 and each.call("all_reduce", "started")), 2, "user_code"),
+    "two of four missing": (
+        job(lambda each, rank: rank < 2 and each.call("all_reduce", "started")), missing(2, 3), 2, "user_code",
+    ),
     # torch names 2, which waits for 3 in another group; we follow the waits to their end
-    "victim in another group": (job(in_dp, PARALLEL), 3, "user_code"),
+    "victim in another group": (job(in_dp, PARALLEL), missing(2), 3, "user_code"),
+    # torch counts the rank as missing from the batch; we compare the operations of one number
+    "operation beside a batch": (
+        job(lambda each, rank: batch(each) if rank != 2 else each.call("broadcast", "started")), missing(2), 2,
+        "mismatched_collective",
+    ),
     # torch compares a receive with the receives of other ranks; we follow the peers
-    "pipeline": (job(chain), 0, "user_code"),
-    "healthy pipeline": (job(healthy_chain), None, "slow"),
+    "pipeline": (job(chain), errors(SIZE, 2, 3), 0, "user_code"),
+    "healthy pipeline": (job(healthy_chain), errors(SIZE, 1, 2, 3), None, "slow"),
     # torch has no answer where a batch is missing
-    "ring": (job(ring), 2, "user_code"),
+    "ring": (job(ring), NONE, 2, "user_code"),
     # the ranks wait for each other, and the number of the missing send is not known
-    "wrong ring": (job(wrong_ring), None, "mismatched_collective"),
+    "wrong ring": (job(wrong_ring), missing(2, 3), None, "mismatched_collective"),
 }  # fmt: skip
-"""Name: the job, our culprit and kind. torch's analyser has another answer."""
+"""Name: the job, torch's answer, our culprit and kind."""
 
 
 @pytest.mark.parametrize("name", DIFFERS)
 def test_judge_and_torchs_analyser_differ_with_a_reason(name: str) -> None:
-    found, culprit, kind = DIFFERS[name]
+    found, answer, culprit, kind = DIFFERS[name]
     verdict = judged(found).verdict
 
+    assert analysed(found) == answer
     assert (verdict.rank, verdict.kind) == (culprit, kind)
-    assert analysed(found) != Answer(missing=frozenset() if culprit is None else frozenset({culprit}))
 
 
 def test_of_two_that_are_missing_alike_one_is_a_guess() -> None:

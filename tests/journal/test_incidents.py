@@ -292,7 +292,10 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
         .exit(6.0, 0, rank=1, signal="SIGKILL").tell(7, "run_end", exit_code=1),
         {"what": "ValueError: bad batch (killed by SIGKILL)"},
     ),
-    "processes of two nodes with one number": (same_number(), {"rank": 0, "node": "a", "followers": ()}),
+    "processes of two nodes with one number": (
+        same_number(),
+        {"rank": 0, "node": "a", "followers": (), "what": "ValueError: bad batch (exit code -9)"},
+    ),
 }  # fmt: skip
 
 

@@ -60,6 +60,12 @@ def test_what_is_not_given() -> None:
     )
 
 
+def test_both_names_of_the_number() -> None:
+    assert settings(num_gpu_perf_scores_to_log=0).shown == 0
+    assert settings(num_gpu_perf_scores_to_print=0).shown == 0
+    assert settings(num_gpu_perf_scores_to_print=4, num_gpu_perf_scores_to_log=4).shown == 4
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -205,3 +211,12 @@ def test_the_root_logger_stays_the_programs(name: str | None) -> None:
         log.info("for your information")
         named(name).info("again")
         assert shown() == "program: for your information\nprogram: again\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_with_handlers_decides(name: str | None) -> None:
+    with bare() as shown:
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+        named(name).info("not wanted")
+        named(name).warning("wanted")
+        assert shown() == "wanted\n"

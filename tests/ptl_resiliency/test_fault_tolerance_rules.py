@@ -60,6 +60,21 @@ def test_heartbeat_limits_need_a_load_a_save_between_heartbeats_and_two_iteratio
     assert not heartbeats("lbbs").may_learn  # none after
     assert heartbeats("lsbbsb").may_learn  # a later save has both
     assert heartbeats("lbsbf").why_not() == "the training failed"
+    rules = heartbeats("lbsb")
+    rules.learned = True
+    assert rules.why_not() == "they were learned already"
+
+
+@given(EVENTS)
+def test_heartbeat_rules_against_their_definition(events: list[str]) -> None:
+    rules = heartbeats("".join({"beat": "h"}.get(event, event[0]) for event in events))
+    beating = [event in ("batch", "beat") for event in events]
+    saved_between = any(
+        event == "save" and any(beating[:at]) and any(beating[at:]) for at, event in enumerate(events)
+    )
+    assert rules.may_learn == (
+        events.count("batch") >= 2 and "load" in events and "fail" not in events and saved_between
+    )
 
 
 @given(EVENTS, st.booleans(), st.integers(0, 20), st.booleans())

@@ -76,6 +76,13 @@ def test_one_that_resumes_and_is_preempted_at_once_keeps_its_checkpoint(tmp_path
     assert (tmp_path / "last.ckpt").read_bytes() == before
 
 
+def test_again_and_again(tmp_path: Path, undisturbed: Learner) -> None:
+    starts = [fit(tmp_path, {f"train {step}": term}) for step in (0, 1, 3, 6, 10)]
+    last, _ = fit(tmp_path)
+    assert [each for model, _ in [*starts, (last, None)] for each in model.trained] == undisturbed.trained
+    assert torch.equal(weights(last), weights(undisturbed))
+
+
 def test_signals_after_the_first_change_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def three_times() -> None:
         term()
@@ -93,6 +100,19 @@ def test_signals_after_the_first_change_nothing(tmp_path: Path, caplog: pytest.L
     term()  # and the process, on its way out
     assert (code, len(model.trained)) == (0, 5)
     assert said(caplog, "initiating graceful stop") == said(caplog, DETECTED) == 1
+
+
+def test_during_a_save_of_the_trainer(tmp_path: Path, undisturbed: Learner) -> None:
+    class Interrupted(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+            if checkpoint["global_step"] == 4:
+                term()
+            super().save_checkpoint(checkpoint, *args, **kwargs)
+
+    model, code = fit(tmp_path, plugins=[Interrupted()])
+    assert (code, len(model.trained)) == (0, 5)  # that save, then the step that runs, then ours
+    assert not [each.name for each in tmp_path.iterdir() if "partial" in each.name]
+    assert torch.equal(weights(fit(tmp_path)[0]), weights(undisturbed))
 
 
 def test_an_asynchronous_save_is_finished_first(tmp_path: Path, undisturbed: Learner) -> None:

@@ -14,7 +14,7 @@ from holdfast.autoresume.ledger import Ledger
 from holdfast.autoresume.policy import nodes_to_exclude
 from holdfast.autoresume.run_dir import LEDGER, read_records
 from tests.processes import Spawner
-from tests.ptl_resiliency.written_metrics import of_csv
+from tests.ptl_resiliency.written_metrics import of_wandb
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "straggler.py"
@@ -84,13 +84,21 @@ def test_three_ranks_end_once_a_verdict_confirms_it(spawn: Spawner, tmp_path: Pa
 
 
 def test_one_rank_under_plain_python(spawn: Spawner, tmp_path: Path) -> None:
-    """And what the logger has of it, which is on the disk although the job ended early."""
-    job = spawn([sys.executable, PROGRAM, tmp_path], env=PATHS | {"TMPDIR": str(tmp_path)})
+    """And what W&B has of it, which is on the disk although the job ended early."""
+    env = {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_CONFIG_DIR": str(tmp_path),
+        "WANDB_CACHE_DIR": str(tmp_path),
+        "WANDB_DATA_DIR": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+    }
+    job = spawn([sys.executable, PROGRAM, tmp_path, "wandb"], env=env | PATHS)
     assert job.wait(60) == 1, job.output()
     said = job.output()
     assert "Section training_step became slower on some ranks. Affected ranks: {StragglerId(rank=0" in said
     assert said.count("Detected stragglers. Terminating training...") == 1
-    values = of_csv(tmp_path)
+    values = of_wandb(tmp_path)
     kinds = [f"section_{kind}_perf/" for kind in ("relative", "individual")]
     assert {f"{kind}{part}" for kind in kinds for part in ("min", "median", "max")} <= values.keys()
     step, score = values["section_individual_perf/min"][-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.straggler import exchange as module
 from holdfast.straggler.exchange import (
     Exchange,
+    Tables,
     judged,
     key,
 )
@@ -81,6 +82,10 @@ def test_ranks_whose_kernels_do_not_fit_together_do_not_drive_each_other_out(mon
     assert [kind for kind, _ in calls[-10:]] == ["least"] * 10
 
 
+def test_kernels_with_next_to_no_time_are_not_told() -> None:
+    assert Tables().news(Own(shares={2: 1 - 1e-5, 4: 1e-5}))[:4] == b"\x01\0\0\0"
+
+
 def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(module, "JUDGED_KERNELS", 4)
     tuning = {2 * number: 0.2 for number in range(1, 5)} | {100: 0.1, 102: 0.1}
@@ -96,6 +101,14 @@ def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None
         assert [one[0].still_judged, one[1].still_judged] == [1.0, 0.0]
         assert {100, 102} <= set(one[-1].judged)
         assert one[-1].still_judged == 1.0
+
+
+def test_a_full_table_keeps_what_most_of_the_time_is_spent_in(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(module, "MOST_KERNELS", 2)
+    one = Tables()
+    one.learn(one.news(Own(shares={2: 0.5, 4: 0.1, 6: 0.4})))
+    assert one.kernels == [2, 6]  # the longest
+    assert one.news(Own(shares={2: 0.5, 4: 0.5})) == b""
 
 
 def test_the_longest_kernels_of_any_rank_are_judged_and_some_that_wait(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -116,3 +129,13 @@ def test_the_number_of_sections_is_bounded(monkeypatch) -> None:  # type: ignore
     sections = {f"s{number}": 1.0 for number in range(5)}
     found, _ = run(2, lambda channel: references(channel, [(sections, {})] * 2))
     assert [one.sections for one in found[1]] == [("s0", "s1", "s2")] * 2
+
+
+def test_the_greatest_estimate_of_steps_counts_once_all_have_one() -> None:
+    def work(channel: ThreadChannel) -> list[float | None]:
+        exchange = Exchange(channel, "node")
+        own: list[float | None] = [None if channel.rank else 30.0, 20.0 + channel.rank]
+        steps = [exchange.references(Own(), one, False).steps for one in own]
+        return [*steps, exchange.greatest(5.0 + channel.rank)]
+
+    assert run(3, work)[0] == [[None, 22.0, 7.0]] * 3

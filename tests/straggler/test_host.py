@@ -66,6 +66,15 @@ def test_pauses_are_counted_once(opened: Open) -> None:
         gc.enable()
 
 
+def test_collections_of_other_threads_count(opened: Open) -> None:
+    losses = opened()
+    losses.take()
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    assert losses.take()[GARBAGE] > 0
+
+
 def test_closing_leaves_what_others_registered() -> None:
     def other(phase: str, info: dict[str, Any]) -> None:
         """The callback of another library."""
@@ -152,6 +161,15 @@ def test_counters_that_go_back_lose_nothing() -> None:
     found = lost(reading(0, 5, 5, 1000, 50, 9.0), reading(1, 6, 1, 10, 1, 2.0))
     assert (found[NO_CPU], found[THROTTLED]) == (0.0, 0.0)
     assert math.isnan(found[STOLEN])
+
+
+def test_no_descriptor_is_kept(opened: Open) -> None:
+    descriptors = Path("/proc/self/fd")
+    losses = opened()
+    before = len(list(descriptors.iterdir()))
+    for _ in range(10):
+        losses.take()
+    assert len(list(descriptors.iterdir())) == before
 
 
 STAT = "cpu  905834 94527 184265 1504249 2143 7 2074 337 11 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"

@@ -200,6 +200,19 @@ def test_a_section_must_cost_its_share_of_the_time(step: float | None, named: li
     assert bool(found.suppressed) != bool(named)
 
 
+def test_the_time_between_collectives_is_not_added_to_the_sections_in_it() -> None:
+    """A section that takes 7 % of the step, where the rest of it is measured as well."""
+    job, judge = Job(16, kernels=0, sections=("data", "step"), section_noise=0.01), Judge()
+    job.section_factor["data"] = factors(16, {12: 1.3})
+    for _ in range(5):
+        window = job.window()
+        scale = np.array([0.07, 0.93]) * np.nanmedian(window.medians) / np.nanmedian(window.medians, axis=0)
+        medians, totals = window.medians * scale, window.totals * scale
+        elapsed = np.full(16, totals.sum(axis=1).max())
+        found = judge.add(changed(window, medians=medians, totals=totals, elapsed=elapsed))
+    assert blamed(found) == [12] and not found.suppressed
+
+
 def late(ranks: int, who: int, by: float) -> np.ndarray:  # type: ignore[type-arg]
     result = np.zeros(ranks)
     result[who] = by

@@ -73,7 +73,8 @@ def test_a_slow_gpu_is_named() -> None:
 )
 def test_a_root_that_hands_over_and_goes_on_is_not_late(waits: str, named: list[int]) -> None:
     last = reports(lambda rank, name: 0.01 if (rank, name) == (0, waits) else 1.0, waits)[-1]
-    assert [verdict.rank for verdict in last.verdicts()] == named
+    late = [(rank, "collective/late arrival") for rank in named]
+    assert [(verdict.rank, verdict.kind) for verdict in last.verdicts()] == late
     assert last.local_collective_summaries.keys() == {waits}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -143,3 +144,7 @@ def test_a_node_with_several_slow_ranks_comes_first() -> None:
     assert (second["node"], second["low"], second["worst"][0]) == ("gpu-0000", 1, 5)
     named = kept(report(64, {5: 1.5}))["worst_nodes"][0]
     assert (named["node"], named["named"]) == ("gpu-0000", [5])
+
+
+def test_a_record_is_plain_json() -> None:
+    json.dumps(record_of(report(8, nan=(3,))), allow_nan=False)

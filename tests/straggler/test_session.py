@@ -49,7 +49,9 @@ def eight_ranks(channel: ThreadChannel, **changes: object) -> list[Report | None
 
 
 def test_the_documented_example_of_eight_ranks() -> None:
-    found, _ = run(8, eight_ranks)
+    found, calls = run(8, eight_ranks)
+    # The identities once, then one row for each report.
+    assert [kind for kind, _ in calls].count("bytes_to_rank_0") == 3
     assert found[1:] == [[None, None]] * 7
     first, second = found[0]
     assert first is not None and second is not None

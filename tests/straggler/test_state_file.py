@@ -106,6 +106,21 @@ def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
     assert len(caplog.messages) == 1
 
 
+def test_a_state_that_no_file_can_hold_is_one_warning_and_the_next_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state"
+    file = StateFile(str(path))
+    for _ in range(2):
+        file.save({"a": np.zeros(4), "b": np.zeros(3)}, NODES)
+        wait_until(file._states.empty)
+    file.save(numbered(1), NODES)
+    file.close(timeout=30)
+    assert number_in(path) == 1
+    (line,) = caplog.messages
+    assert "cannot be written: ValueError: " in line
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -246,3 +261,16 @@ def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     file.save(numbered(-1), NODES)
     file.close(timeout=30)
     assert number_in(path) == -1
+
+
+def test_no_thread_to_read_it_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    saved(tmp_path / "s")
+    with monkeypatch.context() as limits:
+        limits.setattr(threading.Thread, "start", refuses)
+        assert load(tmp_path / "s") is None
+    assert "no thread could be started to read it" in caplog.text

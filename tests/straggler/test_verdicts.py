@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.host import CAUSES
 from holdfast.straggler.session import Session
 from holdfast.straggler.state_file import as_bytes
-from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.ranks import Table, ThreadChannel, run
 from tests.straggler.test_session import ran, session
 
 RUNS = 5
@@ -87,6 +88,20 @@ def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float
     assert [verdict.rank for verdict in last.verdicts()] == named
     assert ["% of the measured time is spent there" in why for why in last.withheld] == [True] * (not named)
     assert last.section_relative_perf_scores["data_loading"][5] < 0.75
+
+
+@pytest.mark.parametrize("interval", [1, 10])
+def test_where_few_runs_are_measured_their_share_of_the_time_counts(interval: int) -> None:
+    started = monotonic()
+    one = session(ThreadChannel(Table(1), 0, [0]), profiling_interval=interval)
+    try:
+        begun = monotonic()
+        while monotonic() < begun + 0.02:
+            pass
+        least, elapsed = monotonic() - begun, one._take().elapsed
+        assert least <= interval * elapsed * (1 + 1e-9) <= monotonic() - started
+    finally:
+        one.close()
 
 
 def test_verdicts_are_in_json() -> None:

@@ -145,6 +145,24 @@ def test_what_is_not_to_be_profiled_pauses_the_source_within_what_is() -> None:
     assert source.calls == ["start fwd", "stop", "start step", *within, "stop"]
 
 
+def test_sections_left_out_that_never_end_do_not_pile_up() -> None:
+    capture = Capture(Told(*[KernelWindow()] * 5))
+    for _ in range(10):
+        section = capture.enter("step")
+        assert section is not None and capture.enter("kept", profiled=False) is not None
+        capture.leave(section)
+        assert not capture._left_out
+    capture.enter("never ends")
+    capture.enter("kept", profiled=False)
+    for _ in range(5):
+        section = capture.enter("step")
+        assert section is not None
+        capture.leave(section)
+        capture.take()
+    assert not capture._open and not capture._left_out
+    capture.close()
+
+
 def test_a_section_that_never_ends_is_told_and_no_longer_counted() -> None:
     source = Told(*[KernelWindow(note="so it is")] * 9)
     capture = Capture(source)

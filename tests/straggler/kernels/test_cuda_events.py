@@ -115,6 +115,16 @@ def test_nothing_is_asked_of_cuda_before_the_training_initialised_it(
     assert source.take().records == 1
 
 
+def test_a_capture_is_left_alone(gpu: Gpu, source: CudaEventSource) -> None:
+    gpu.works(source, "fwd", 1.0)
+    gpu.capturing = True
+    gpu.works(source, "fwd", 1.0)
+    assert source.take().records == 0  # asking now would end the capture
+    gpu.capturing = False
+    window = source.take()
+    assert (window.records, window.dropped) == (1, 0)
+
+
 def test_a_section_that_ends_in_a_capture_is_dropped(gpu: Gpu, source: CudaEventSource) -> None:
     source.start("fwd")
     gpu.capturing = True

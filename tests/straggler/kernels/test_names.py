@@ -18,6 +18,7 @@ COLLECTIVES = {
         "ncclDevKernel_AllGather_RING_LL",
         "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL_blk_544_1_1_grid_24_1_1",
         "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
+        "ncclDevKernelDebug_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
         "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)",
         "ncclSymkDevKernel_AllGather_LLMC",
         "ncclDevFunc_AllReduce_Sum_f32_RING_LL128()",
@@ -50,6 +51,7 @@ COLLECTIVES = {
     "expert-parallel all-to-all": [
         "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<8, true>(int const*)",
         "moeA2ACombineKernel",
+        "void a2a_dispatch_send_kernel<true, 16, 8>(unsigned long, unsigned long)",
         "EpDispatchIntraNodeKernel_bf16",
         "void pplx::dispatchKernel<true, false>(unsigned long)",
     ],
@@ -66,6 +68,7 @@ COLLECTIVES = {
     "named after a collective": [
         "_ZN10flashinfer23trtllm_allreduce_fusion39allreduce_fusion_kernel_oneshot_lamportIiLi8EEEvT_",
         "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)2, __nv_bfloat16, true>(int)",
+        "dlslime::intranode_alltoall_kernel(char*)",
         "all_gather_matmul_kernel",
         "my_reduce_scatter",
     ],
@@ -73,6 +76,7 @@ COLLECTIVES = {
 
 ROOTED = [
     "ncclBroadcastRingLLKernel_copy_i8(ncclColl)",
+    "ncclReduceRingLLKernel_sum_f32(ncclColl)",
     "ncclSendRecvKernel_copy_i8(ncclColl)",
     "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
     "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
@@ -109,6 +113,7 @@ COMPUTE = [
     "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1",
     # One GPU's own reductions, and what others call reduction, gathering, scattering, barrier or broadcast.
     "block_all_reduce_sum_f32_f32_kernel(float*, float*, int)",
+    "void warp_all_reduce_kernel<float>(float*)",
     "cluster_allreduce_kernel",
     "void radixFindKthValues<float, unsigned int>(float const*)",
     "reduce_1stage_kernel",

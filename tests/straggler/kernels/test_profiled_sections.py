@@ -44,6 +44,19 @@ assert gpu.fake_calls(FINALIZE) == 0
     )
 
 
+def test_of_n_runs_one_is_profiled(run: Run) -> None:
+    run(
+        TRAINING
+        + """
+begin(profiling_interval=4)
+for window in range(2):
+    train(40)
+    found, made = report()
+    assert found == {"gemm": 10}, found
+"""
+    )
+
+
 def test_max_profiled_sections_are_profiled_and_cupti_leaves(run: Run) -> None:
     run(
         TRAINING

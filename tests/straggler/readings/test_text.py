@@ -36,6 +36,12 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, ranks: int) -> None:
         assert len(lines) <= 70
 
 
+def test_the_largest_job_fits_as_well() -> None:
+    lines = text(one(16_384, {16_380: 1.3, **dict.fromkeys(range(96, 104), 1.2)})).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "> 16380  gpu-2047" in "\n".join(lines)
+
+
 def test_long_names_and_many_sections_fit() -> None:
     sections = tuple(f"my.package.module.SomeClass{n}.forward" for n in range(20))
     shown = one(
