@@ -170,7 +170,7 @@ class Shards(Dataset):
         return number
 
 # A list: for tensors a killed process would leave a folder behind.
-batches = iter(DataLoader(Shards(), num_workers=1, collate_fn=list, multiprocessing_context="fork"))
+batches = iter(DataLoader(Shards(), num_workers=2, collate_fn=list, multiprocessing_context="fork"))
 
 def happens():
     for batch in batches:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..evidence import AT_EXIT, DIAGNOSE, Child, NodeFaultKind, RankEvidence, Target
+from ..evidence import AT_EXIT, DIAGNOSE, NodeFaultKind, Process, RankEvidence, Target
 from ..rules.places import is_own
+from ..rules.sentence import busy_worker
 from .wording import call, ended, operation, visible
 
 if TYPE_CHECKING:
@@ -155,16 +155,15 @@ def _facts(view: IncidentView) -> dict[str, str]:
         "storage": visible(file or network, 100) or "the storage",
         "peer": visible(target.peer, 60) if target and target.peer else "the service",
         "holder": f" (pid {target.pid})" if target and target.pid else "",
-        "worker": _worker(process.children if process else ()),
+        "worker": _worker(process),
         "operation": operation(waiter) if waiter else "the collective of the others",
         "setting": _SETTINGS.get(limit.reason, "") if limit else "",
     }
 
 
-def _worker(children: Sequence[Child]) -> str:
-    """` (its worker 5001 is in data/tokens.py:88 __getitem__())`, of the first one whose stack is known."""
-    for child in children:
-        if child.frames:
-            frame = next(filter(is_own, child.frames), child.frames[0])
-            return f" (its worker {child.pid} is in {call(frame)})"
-    return ""
+def _worker(process: Process | None) -> str:
+    """` (its worker 5001 is in data/tokens.py:88 __getitem__())`, of a busy one whose stack is known."""
+    if not (worker := busy_worker(process)):
+        return ""
+    frame = next(filter(is_own, worker.frames), worker.frames[0])
+    return f" (its worker {worker.pid} is in {call(frame)})"

@@ -6,9 +6,11 @@ Always holds: a sentence has one line and at most `LONGEST` characters; the culp
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
-from ..evidence import Frame, Process, RankEvidence
+from ..evidence import Child, Frame, Process, RankEvidence
 from ..verdict import Confidence, Kind, Verdict
+from .places import Place, is_own, place_of
 
 LONGEST = 300
 _SHOWN = 60
@@ -40,16 +42,22 @@ def called(frame: Frame) -> str:
     return f"{file}{line} {name}{'' if name.startswith('<') else '()'}"
 
 
+def busy_worker(process: Process | None) -> Child | None:
+    """A child that runs the program's own code for a data loader; else the first whose stack is known."""
+    known = [child for child in (process.children if process else ()) if child.frames]
+    for child in known:
+        if any(map(is_own, takewhile(lambda frame: place_of(frame) is not Place.LOADER, child.frames))):
+            return child
+    return known[0] if known else None
+
+
 def worker_states(process: Process | None) -> str:
-    """`, its worker 4711 is stopped`, of the first child that cannot run."""
-    children = process.children if process else ()
-    for child in children:
+    """`, its worker 4711 is stopped`, of the first child that cannot run, or the place of a busy one."""
+    for child in process.children if process else ():
         if child.state[:1] in _STATES:
             return f"; its worker {child.pid} is {_STATES[child.state[:1]]}"
-    for child in children:
-        if child.frames:
-            return f"; its worker {child.pid} is in {called(child.frames[0])}"
-    return ""
+    busy = busy_worker(process)
+    return f"; its worker {busy.pid} is in {called(busy.frames[0])}" if busy else ""
 
 
 def ranks(numbers: Iterable[int]) -> str:
