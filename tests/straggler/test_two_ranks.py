@@ -35,7 +35,9 @@ def test_both_examples_of_the_guide(spawn: Spawner, tmp_path: Path) -> None:
 
 
 FEW = """
+import logging
 from holdfast.straggler import Detector
+logging.basicConfig(level=logging.INFO)
 Detector.initialize()
 for _ in range(3):
     with Detector.detection_section("fwd", profile_cuda=False):

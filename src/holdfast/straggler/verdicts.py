@@ -60,7 +60,7 @@ class Verdicts:
         self._groups = groups
         self._thresholds = thresholds or Thresholds()
         self._judge: Judge | None = None
-        self._warned = False
+        self._has_logged = False
 
     def use(self, thresholds: Thresholds) -> None:
         """Judge by these from the next report on, the last windows included."""
@@ -77,7 +77,7 @@ class Verdicts:
         """The verdicts after one more report. `nodes` has the ranks in the order of the rows, and `losses` the causes
         in that of each row's last numbers. `labels`: what work each rank said that it does (see `labels.own_label`)."""
         if len(nodes) < self._thresholds.min_ranks:
-            return self._without(self._too_few(len(nodes), len(nodes)))
+            return self._without(self._too_few(len(nodes), len(nodes)), logging.INFO)
         try:
             return self._judged(nodes, references, gathered, losses, labels)
         except ImportError as error:
@@ -145,10 +145,10 @@ class Verdicts:
         alone = f"{ranks} of {of} ranks are" if of > 1 else "the only rank is"
         return f"{alone} compared with no other: there must be {needed} ranks that do the same work"
 
-    def _without(self, why: str) -> Judged:
-        if not self._warned:
-            log.warning("straggler reports have no verdicts: %s. Scores are not affected", why)
-        self._warned = True
+    def _without(self, why: str, level: int = logging.WARNING) -> Judged:
+        if not self._has_logged:
+            log.log(level, "straggler reports have no verdicts: %s. Scores are not affected", why)
+        self._has_logged = True
         return Judged(withheld=(why,))
 
 
