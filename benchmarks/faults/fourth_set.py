@@ -167,7 +167,7 @@ def _(point: InjectionPoint) -> None:
         threading.Thread(target=push, args=(name,)).start()
 
 
-@_fsdp("barrier_in_lock", "lock", ("validation", "init"), at="joint", layouts=THREE)
+@_fsdp("barrier_in_lock", "lock", ("validation", "init"), at="joint", layouts=THREE, held_out=False)
 @also("missing_collective", "its barrier is complete only when the others get the lock that it has")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank has the lock of a file and enters a barrier; the others wait for the lock first."""
@@ -328,7 +328,7 @@ def _(point: InjectionPoint, path: str) -> str:
     return f"{path}.none"
 
 
-@_ddp_ends("worker_bus_error", "data_loading", ("step",), at="data")
+@_ddp_ends("worker_bus_error", "data_loading", ("step",), at="data", held_out=False)
 @also("exception", "the loader raises in the rank because its worker was killed")
 def _(point: InjectionPoint, path: str) -> None:
     """A worker reads a mapped shard of which another process has truncated the file."""

@@ -180,7 +180,7 @@ def _(point: InjectionPoint) -> None:
     os.waitpid(pid, 0)
 
 
-@_third("manager_stopped", "child", ("step",))
+@_third("manager_stopped", "child", ("step",), held_out=False)
 @also("network", "the rank reads from a socket, at whose other end its child is")
 def _(point: InjectionPoint) -> None:
     """A rank asks for a value of a shared dictionary, and the process that has it is stopped."""
@@ -214,14 +214,14 @@ def _(point: InjectionPoint, path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@_third("saver_stopped", "child", ("checkpoint",), at="storage")
+@_third("saver_stopped", "child", ("checkpoint",), at="storage", held_out=False)
 @also("checkpoint_io", "the rank waits for its checkpoint, and the process that writes it is stopped")
 def _(point: InjectionPoint, path: str) -> None:
     """The process that writes checkpoints is stopped, and the rank waits for its answer two steps later."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@_fourth("compressor_stuck", "checkpoint_io", ("checkpoint",), at="storage")
+@_fourth("compressor_stuck", "checkpoint_io", ("checkpoint",), at="storage", held_out=False)
 @also("child", "the checkpoint goes through a child, which does not read")
 def _(point: InjectionPoint, path: str) -> None:
     """A thread writes the checkpoint into a compressor that does not read; the rank waits for the thread."""
@@ -266,7 +266,7 @@ def _(point: InjectionPoint) -> None:
             print("lease: no answer yet", flush=True)
 
 
-@_third("side_channel", "user_code", ("collective",), at="joint", layouts=MANY)
+@_third("side_channel", "user_code", ("collective",), at="joint", layouts=MANY, held_out=False)
 @also("network", "its neighbour waits at a connection, at whose other end this rank does not answer")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank serves embeddings in a thread, which sleeps; its neighbour waits for them, all others in a collective."""
@@ -352,7 +352,7 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         dist.barrier()
 
 
-@_odd_3("stopped_peers_raise", "stopped", ("collective",), at="joint", layouts=MANY)
+@_odd_3("stopped_peers_raise", "stopped", ("collective",), at="joint", layouts=MANY, held_out=False)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank is stopped; the others wait 1.5 s for their collective, and raise."""
     import torch
@@ -457,7 +457,7 @@ def _(point: InjectionPoint) -> NoReturn:
         raise ValueError("no learning rate for step 6 in the schedule") from error
 
 
-@_ends_3("all_raise", "exception", ("step",), blames=NO_RANK)
+@_ends_3("all_raise", "exception", ("step",), blames=NO_RANK, held_out=False)
 def _(point: InjectionPoint) -> NoReturn:
     """Every rank raises the same exception at the same step."""
     raise FloatingPointError("the loss is NaN")
