@@ -1,7 +1,7 @@
 """The third held-out set, in programs of its own: tensor and data groups (`program_3`), a 1F1B pipeline (`program_4`).
 
-Its author had not read the rules. `make faults ARGS='-o unseen'` runs these only. What a kind of fault does and who is
-to blame is decided as everywhere in the corpus, before any rule is run.
+Its author had not read the rules. `make faults ARGS='-o third_set'` runs these only. What a kind of fault does and who
+is to blame is decided as everywhere in the corpus, before any rule is run.
 """
 
 from __future__ import annotations
