@@ -88,10 +88,9 @@ def run(arguments: argparse.Namespace) -> str | int:
     prepared_run_dir(plan.run_dir, "slurm")
     try:
         return f"{submit(plan)}\n"
-    except NoAnswer:
-        raise
-    except HoldfastError:
-        if not arguments.run_dir:  # it was made here, and no job uses it
+    except HoldfastError as error:
+        # It was made here, and no job uses it: one that Slurm has taken without an answer would.
+        if not arguments.run_dir and not isinstance(error, NoAnswer):
             shutil.rmtree(plan.run_dir, ignore_errors=True)
         raise
 
