@@ -170,8 +170,6 @@ class RankReports:
             rank = {"rank": found.exit.rank, "pid": pid}
             self._journal.record("rank_failing", cycle=self._cycle, **rank, error=found.error)
             text = found.meaning.removesuffix(f" ({found.exit.meaning})").rstrip(": ")
-            if found.error is None:
-                text = f"{failures.UNTOLD['type']}: {failures.UNTOLD['message']}"
             failure = found.signature(_reported_step(boards.get(local)))
             yield m.RankFailing(local, found.cause, text, now - found.began, failure)
 

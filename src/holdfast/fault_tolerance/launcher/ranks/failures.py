@@ -121,9 +121,10 @@ class Failure:
         if self.hung and not self.leaving:
             return f"hung: {self.hung['text']} Ended by Holdfast ({self.exit.end})".replace("\n", " ")
         kept = f"; its process did not end: {self.kept_by}" if self.kept_by else ""
-        if not self.error:
+        error = self.error or (UNTOLD if self.has_raised else None)
+        if not error:
             return f"{self.exit.meaning}{kept}"
-        return f"{self.error['type']}: {self.error['message']} ({self.exit.meaning}){kept}".replace("\n", " ")
+        return f"{error['type']}: {error['message']} ({self.exit.meaning}){kept}".replace("\n", " ")
 
 
 def in_full(
