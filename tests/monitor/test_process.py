@@ -178,10 +178,14 @@ def test_a_thousand_scans_cost_no_memory(node: Node, spawn: Spawner) -> None:
             node.keeper.scan()
             node.pump(0)
 
+    def growth(scans: int) -> int:
+        before = _resident(node.keeper.pid)
+        look(scans)
+        return _resident(node.keeper.pid) - before
+
     look(500)
-    before = _resident(node.keeper.pid)
-    look(1000)
-    assert _resident(node.keeper.pid) - before <= 256 * 1024
+    # What leaks does so in every round; what an allocator takes once, in one.
+    assert min(growth(1000) for _ in range(3)) <= 64 * 1024
     assert node.replaced == []
 
 

@@ -162,13 +162,13 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     )
     assert done.returncode == 0, done.stderr
     assert training.end(seconds=300) == "COMPLETED 0:0", training.text()
-    assert training.kinds() == ["time limit", "finished"], training.text()
+    *stopped, last = training.kinds()
+    # Slurm looks at time limits every 30 s and sends the signal up to a minute early: a slow second attempt gets it too.
+    assert (set(stopped), last) == ({"time limit"}, "finished"), training.text()
     assert "did not stop when told to, and was killed" in training.text()
     assert "SIGKILL sent" in training.text()
-    assert [line.split()[1] for line in training.text().splitlines() if line.startswith("attempt ")] == [
-        "1",
-        "2",
-    ]
+    told = [int(line.split()[1]) for line in training.text().splitlines() if line.startswith("attempt ")]
+    assert (told[0], told[-1]) == (1, len(stopped) + 1)
 
 
 @pytest.mark.variant
