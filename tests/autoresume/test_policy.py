@@ -86,6 +86,8 @@ def state(found: Chain, **limits: int) -> State:
         ("TTTTTTTTTT", State.GOES_ON, 0),
         ("LLLLLLLLLL", State.GOES_ON, 0),
         ("EE", State.GOES_ON, 0),
+        ("EEEL", State.GOES_ON, 0),  # how it ended is not known
+        ("EEELE", State.GAVE_UP, 1),
     ],
 )
 def test_what_follows(letters: str, expected: State, code: int) -> None:
