@@ -342,10 +342,10 @@ def _(point: InjectionPoint) -> None:
 @_four("native_exit", "shutdown", ("shutdown",), options=FINISHED)
 def _(point: InjectionPoint) -> None:
     """A rank is done, and what a native library does at the exit of the process does not end."""
-    _LIBC.__cxa_atexit(ctypes.cast(_LIBC.pause, ctypes.c_void_p), None, None)
-
-
-# Healthy jobs
+    _LIBC.calloc.restype = ctypes.c_void_p  # no object of Python, which would be gone by then
+    mutex = ctypes.c_void_p(_LIBC.calloc(1, 64))
+    _LIBC.pthread_mutex_lock(mutex)
+    _LIBC.__cxa_atexit(ctypes.cast(_LIBC.pthread_mutex_lock, ctypes.c_void_p), mutex, None)
 
 
 @_well_7("evaluates_alone", "validation", "3")
