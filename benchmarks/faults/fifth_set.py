@@ -103,7 +103,7 @@ def _(point: InjectionPoint) -> None:
     os.write(terminal, b"step 6\n")
 
 
-@_seven("main_thread_leaves", "missing_collective", ("step",), variants=(("step", COUNTED),))
+@_seven("main_thread_leaves", "missing_collective", ("step",), variants=(("step", COUNTED),), held_out=False)
 @also("early_exit", "its main thread has ended without an error, and the process stays for its other threads")
 def _(point: InjectionPoint) -> None:
     """A library ends the main thread alone; the other threads of the rank run on."""
@@ -221,7 +221,7 @@ def _(point: InjectionPoint) -> None:
 # Data and checkpoints
 
 
-@_seven("reader_stopped", "data_loading", ("step",), at="data", variants=(("step", COUNTED),))
+@_seven("reader_stopped", "data_loading", ("step",), at="data", variants=(("step", COUNTED),), held_out=False)
 @also("child", "the process that reads is the rank's own")
 def _(point: InjectionPoint, path: str) -> None:
     """The process that reads ahead is stopped."""
@@ -339,7 +339,7 @@ def _(point: InjectionPoint) -> None:
     dist.init_process_group("gloo", store=store, rank=point.rank, world_size=point.world)
 
 
-@_four("native_exit", "shutdown", ("shutdown",), options=FINISHED)
+@_four("native_exit", "shutdown", ("shutdown",), options=FINISHED, held_out=False)
 def _(point: InjectionPoint) -> None:
     """A rank is done, and what a native library does at the exit of the process does not end."""
     _LIBC.calloc.restype = ctypes.c_void_p  # no object of Python, which would be gone by then

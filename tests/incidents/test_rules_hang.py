@@ -127,6 +127,7 @@ def importing(function: str) -> E.Case:
 
 KILLED = E.Exit(-9, ago=0.1, asked=True)
 WORKERS = (E.Child(88, "python", "S"), E.Child(89, "python", "T"))
+LEFT = (E.KernelThread(4001, "python", "Z"), E.KernelThread(4002, "python", "S"))
 SHARED_PIPE = E.SystemCall("read", E.Target.CHILD_PIPE, "pipe:[77]", pid=71)
 SLOW = [rank(number, "sleep", collectives=(entry(90 + number, ago=0.05),)) for number in range(3)]
 NFS = E.SystemCall("read", E.Target.FILE, "/nfs/part-7 (nfs4)")
@@ -138,6 +139,23 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
     "a stopped worker of the loader": (
         case(rank(0), rank(1, "loader", process=process("loader", children=WORKERS))),
         (1, "data_loading", HIGH),
+    ),
+    "a future, and a child that is stopped": (
+        case(rank(0), rank(1, "future", process=process("future", children=WORKERS))),
+        (1, "child", HIGH, "its child process 89 is stopped (state T)"),
+    ),
+    "the main thread has ended alone": (
+        case(rank(0), rank(1, "", process=process(state="Z", threads=LEFT), pid=4001)),
+        (1, "exit", MEDIUM, "and 1 of its other threads run on"),
+    ),
+    "Python has ended, and its process not": (
+        case(
+            ended(0, 0),
+            rank(
+                1, "", board=board(finished=True), process=process("lock"), no_collectives=E.Missing.NO_ANSWER
+            ),
+        ),
+        (1, "shutdown"),
     ),
     "no helper answers, the machine may have no time for them": (
         case(

@@ -23,6 +23,7 @@ NEXT_STEPS = MappingProxyType(
     {
         "exception": "Fix the error in {place}|. If that is a library's code, file a bug there with the traceback.",
         "exit": "Find what ends {rank} with {end}|: its last stderr output, sys.exit(), os._exit().",
+        "ended": "Find what ends {rank}|: its last stderr output, sys.exit(), os._exit().",
         "early_exit": "Find why {rank} ends before the others|: less data, or a condition that only {rank} meets.",
         "signal": "Open {core} in a debugger|. If it repeats on this node only, drain the node.",
         "file_size": "Raise the limit of file sizes of {rank} on {node}|: ulimit -f.",
@@ -103,6 +104,8 @@ def _step(view: IncidentView) -> tuple[str, dict[str, str], str]:
         kind = "file_size"
     elif kind == "signal" and end and not end.core_dump and -end.status in (2, 9, 15):
         kind = "killed"
+    elif kind == "exit" and (end is None or end.asked):  # the launcher's own signal came later
+        kind = "ended"
     elif kind == "shutdown" and view.triggers == {AT_EXIT}:
         kind = "at_exit"
     elif kind == "out_of_memory" and rank and rank.board and rank.board.is_before_first_step:

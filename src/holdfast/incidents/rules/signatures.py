@@ -124,6 +124,10 @@ def _of_process(rank: RankEvidence) -> Activity | None:
     if process.state == "gone" or state in ("Z", "X"):
         if rank.board is not None and rank.board.finished:
             return Activity(number, Kind.FINISHED, "has ended after it reported that it was finished", PROOF)
+        running = [each for each in process.threads if each.tid != rank.pid and each.state[:1] not in "ZX"]
+        if running:
+            text = f"has ended its main thread alone, and {len(running)} of its other threads run on"
+            return Activity(number, Kind.EXIT, text, WEAK)
         return Activity(number, Kind.EXIT, "has ended, and its exit code is not recorded", WEAK)
     if state in ("T", "t"):
         by = "a debugger or tracer" if state == "t" else "a signal (SIGSTOP or its like)"
@@ -157,7 +161,9 @@ def _pending(rank: RankEvidence) -> Activity | None:
 
 def _holds_gil(rank: RankEvidence, others_answer: bool) -> Activity | None:
     is_silent = Missing.NO_ANSWER in (rank.no_collectives, rank.no_stacks)
-    if not is_silent or rank.stacks_from is StackSource.RANK:
+    # At the end of Python neither its threads nor its signal handlers answer any more.
+    has_no_python = rank.board is not None and rank.board.finished and not rank.stacks
+    if not is_silent or has_no_python or rank.stacks_from is StackSource.RANK:
         return None
     found = _of_stack(rank) or _of_kernel(rank, "")
     if found.kind == Kind.SHUTDOWN:
@@ -315,7 +321,7 @@ _BLOCKING = (
 
 def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
     """A main thread that waits for a lock may wait for a thread of its own: one that saves a checkpoint or loads data,
-    or the only one that works for a future."""
+    or the only one that works for a future; or for a child process that is stopped."""
     if found.kind != Kind.LOCK:
         return found
     kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
@@ -337,6 +343,10 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
             done = _of_thread(rank, working[0])
             text = f"{found.text}; its thread {short(working[0].name, 30)!r} {done.text}"
             return replace(done, text=text, place=found.place)
+    stopped = [each for each in rank.process.children if each.state[:1] in ("T", "t")] if rank.process else []
+    if stopped:
+        text = f"{found.text}; its child process {stopped[0].pid} is stopped (state {stopped[0].state})"
+        return replace(found, kind=Kind.CHILD, text=text)
     return found
 
 
