@@ -131,7 +131,6 @@ class Sections:
         # Of skipped runs whose kernels stay out of the section around them. Its times are in no report.
         self._untold = Section("", self._failures)
         self._full_logged = False
-        self.closed = False
 
     def enter(self, name: str, profile_cuda: bool, waits: bool = False) -> SectionContext:
         """The context manager of the next run of a section; `waits`: whether its body waits for other ranks.
@@ -161,21 +160,9 @@ class Sections:
             run.profiled = profile_cuda
         return run
 
-    def waits(self, name: str) -> Callable[[int], None]:
-        """A function that adds one wait, in nanoseconds, to a section that waits for other ranks. Any thread may call
-        it, not several at once; after `close` it is harmless. ValueError for a name that `enter` does not measure."""
-        section = self._section(name, True)
-
-        def add(spent: int) -> None:
-            if section is not None:
-                section.kept.append(spent)
-                section.count += 1
-
-        return add
-
     def entry(self, name: str, profile_cuda: bool) -> Callable[[], SectionContext]:
         """A function that gives the next run of one section: for callables, whose section never changes. It stays
-        harmless when this object was closed. ValueError as above."""
+        harmless after `Detector.shutdown`. ValueError for a name that `enter` does not measure."""
         self._section(name, False)
         return partial(self.enter, name, profile_cuda)
 
@@ -192,10 +179,6 @@ class Sections:
             if times:
                 found[name] = summarise(times, number)
         return found
-
-    def close(self) -> None:
-        """End. Runs that are still measured are in no report."""
-        self.closed = True
 
     def _section(self, name: str, waits: bool) -> Section | None:
         """The section, which may be new; None if it is one too many. ValueError for a name that cannot be one."""

@@ -146,7 +146,6 @@ class Session:
         second at most."""
         parts = (
             self._background,
-            self.sections,
             self._capture,
             self._host,
             self._gpu,
