@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.checkpoints.atomic import aside, exchange, is_aside, put_in_place, remove
+from holdfast.checkpoints.atomic import aside, is_aside, put_in_place, remove
 from holdfast.patches import Patches
 
 from .framework import (
@@ -220,7 +220,9 @@ def _save(trainer: Any, final: str) -> None:
     trainer.strategy.barrier("holdfast.save_last")
     if trainer.is_global_zero and not problem:
         try:
-            _take_place(unfinished, final)
+            if not os.path.lexists(unfinished):
+                raise FileNotFoundError(f"the checkpoint I/O has written nothing at {unfinished}")
+            put_in_place(unfinished, final)
         except OSError as error:
             problem = str(error)
     _agree(trainer, problem)
@@ -231,15 +233,3 @@ def _agree(trainer: Any, problem: str) -> None:
     told = trainer.strategy.broadcast(problem) or problem
     if told:
         raise OSError(f"the last checkpoint could not be saved: {told}")
-
-
-def _take_place(unfinished: str, final: str) -> None:
-    """Give the complete checkpoint its name. Raises OSError."""
-    if not os.path.lexists(unfinished):
-        raise FileNotFoundError(f"the checkpoint I/O has written nothing at {unfinished}")
-    if os.path.isfile(unfinished) and not (os.path.isdir(final) and not os.path.islink(final)):
-        put_in_place(unfinished, final)
-    elif not os.path.lexists(final):
-        os.rename(unfinished, final)
-    else:
-        exchange(unfinished, final)
