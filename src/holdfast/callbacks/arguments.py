@@ -147,6 +147,16 @@ def why_no_launcher(who: str) -> str:
     )
 
 
+def refuse_untested(framework: str, version: str, tested: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """Raises RuntimeError where the framework is older or newer than the first and the last that were tested."""
+    first, last = (".".join(map(str, each)) for each in tested)
+    if not tested[0] <= tuple(int(part) for part in version.split(".")[:2]) <= tested[1]:
+        raise RuntimeError(
+            f"holdfast was tested with {framework} {first} to {last}, and this is {version}: install one of those "
+            f"(pip install '{framework.lower()}=={last}.*'), or a holdfast that was tested with yours"
+        )
+
+
 def parse_params(params: Any) -> SimulatedFaultParams | None:
     """From params, a dict, OmegaConf's DictConfig, or None. Raises ValueError, "Failed to parse simulated fault …"."""
     return None if params is None else SimulatedFaultParams.parse(params)

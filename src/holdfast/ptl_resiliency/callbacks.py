@@ -182,11 +182,6 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
                 log.warning("No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any")
         sys.exit(1)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they measure nothing yet."""
-        working = ("_run", "_patches", "_loggers")
-        return {name: value for name, value in vars(self).items() if name not in working}
-
     def _close(self) -> None:
         run, self._run = self._run, None
         if run is not None:
@@ -219,9 +214,6 @@ class PreemptionCallback(PreemptionArguments, PlacedCallback):
     _fit: PreemptibleFit | None = None
     _elsewhere: Patches | None = None
     """Of a stage in which nothing can be saved."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fit": None, "_elsewhere": None}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Listen, if this is a fit. Raises RuntimeError with a Lightning that was not tested."""

@@ -138,10 +138,6 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
             self._patches.undo()
             fit.end()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they supervise nothing yet."""
-        return {**vars(self), "_fit": None, "_patches": None}
-
 
 class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
     """Reports the trainer's sections setup, step and checkpointing to the launcher's monitor while it fits, and while

@@ -110,10 +110,6 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         """The trainer's saves, and what else has no hook, from now on until the training ends."""
         raise NotImplementedError
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they supervise nothing yet."""
-        return {**super().__getstate__(), "_run": None}
-
 
 class FaultToleranceCallback(SupervisedCallback):
     """Sends heartbeats to the launcher's monitor while the trainer trains.
@@ -281,9 +277,6 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
         if run is not None:
             run.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_run": None}
-
 
 class PreemptibleTraining(Preemption):
     """One call of `train`. No process exits with 0 unless the checkpoint is complete on all ranks."""
@@ -398,9 +391,6 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
         run, self._run = self._run, None
         if run is not None:
             run.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_run": None, "_stops": False}
 
 
 def _give(trainer: Any, control: Any, metrics: dict[str, float]) -> None:

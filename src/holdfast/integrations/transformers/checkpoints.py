@@ -224,8 +224,8 @@ def _rotations_put_off(trainer: Any) -> Iterator[list[Callable[[], Any]]]:
         patches.undo()
 
 
-def choose(folder: str | os.PathLike[str]) -> str:
-    """The checkpoint of this folder to resume from, as rank 0 sees it; nothing if there is none.
+def choose(folder: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of this folder to resume from, as rank 0 sees it; None if there is none.
 
     Raises OSError if the folder is there and cannot be read, or one of its checkpoints cannot and no other is complete:
     no training should begin anew because a disk is gone.
@@ -236,9 +236,9 @@ def choose(folder: str | os.PathLike[str]) -> str:
         told.warning("checkpoint skipped: %s", skipped)
     if found.newest is not None:
         told.info("the training resumes from %s", found.newest)
-        return str(found.newest)
-    told.info("there is no complete checkpoint in %s: the training begins", folder)
-    return ""
+    else:
+        told.info("there is no complete checkpoint in %s: the training begins", folder)
+    return found.newest
 
 
 def _newest_first(folder: Path) -> list[Path]:

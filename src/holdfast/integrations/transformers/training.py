@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.callbacks import arguments
 from holdfast.callbacks.completion import record_chosen
+from holdfast.checkpoints.complete import chosen_by_rank_0
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 
@@ -48,18 +49,6 @@ TESTED = ((4, 46), (5, 24))
 """The first and the last version of transformers that were tested; docs/versions.md."""
 EVALUATION_TO_COME = "holdfast-evaluation-to-come.txt"
 LOGGER = "holdfast.integrations.transformers"
-_FAILED = "!"
-
-
-def refuse_untested() -> None:
-    """Raises RuntimeError where transformers is older or newer than those that were tested."""
-    version = tuple(int(part) for part in VERSION.split(".")[:2])
-    if not TESTED[0] <= version <= TESTED[1]:
-        first, last = (".".join(map(str, each)) for each in TESTED)
-        raise RuntimeError(
-            f"holdfast was tested with transformers {first} to {last}, and this is {VERSION}: install one of those "
-            f"(pip install 'transformers=={last}.*'), or a holdfast that was tested with yours"
-        )
 
 
 class TrainCall:
@@ -69,7 +58,7 @@ class TrainCall:
     """One that began late: an exception may have ended it unnoticed, and then the next one closes it."""
 
     def __init__(self, trainer: Any) -> None:
-        refuse_untested()
+        arguments.refuse_untested("transformers", VERSION, TESTED)
         if TrainCall.late is not None:
             TrainCall.late.close()
         self.trainer = trainer
@@ -164,22 +153,13 @@ class TrainCall:
 
     def _last_complete(self) -> str:
         folder = self.trainer.args.output_dir
-        chosen = ""
-        if self.rank == 0:
-            try:
-                chosen = choose(folder)
-            except OSError as error:
-                chosen = f"{_FAILED}checkpoints cannot be looked for in {folder}: {error.strerror or error}"
         try:
-            choice = self.side.broadcast_text(chosen, patience=self.side.setup_timeout)
+            return chosen_by_rank_0(self.side, folder, lambda: choose(folder))
         except CollectiveFailed as why:
             raise RuntimeError(
                 f"the ranks cannot agree on a checkpoint in {folder} to resume from: the choice of rank 0 was not "
                 f"received ({why})"
             ) from why
-        if choice.startswith(_FAILED):
-            raise OSError(choice.removeprefix(_FAILED))
-        return choice
 
     def _train_no_more(self) -> None:
         """Where all steps are done. Does nothing where this transformers has no method for an epoch."""
@@ -233,7 +213,8 @@ class SurroundingCallback(TrainerCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they surround nothing yet."""
-        return {**vars(self), "_training": None}
+        working = ("_training", "_run", "_stops")
+        return {name: value for name, value in vars(self).items() if name not in working}
 
 
 class _LateEnd(TrainerCallback):
