@@ -53,7 +53,7 @@ from holdfast.fault_tolerance.stop.rules import LOADER_END, in_loader
 from holdfast.patches import Patches
 from holdfast.straggler.detector import Detector
 
-from .checkpoints import SaveTimes, keep_whole, save_last, when_complete
+from .checkpoints import keep_whole, save_last, when_complete
 from .framework import (
     PlacedCallback,
     TrainerLoggers,
@@ -122,7 +122,8 @@ class FaultToleranceCallback(SupervisedCallback):
             self._fit.rules.loaded = True
 
     def _watch_saves(self, trainer: Any) -> None:
-        when_complete(trainer, self._patches, self._fit.saved)
+        fit = self._fit
+        when_complete(trainer, self._patches, lambda seconds: fit.saved())
 
     def _beat(self) -> None:
         if self._fit is not None:
@@ -293,14 +294,15 @@ class PreemptibleFit(Preemption):
         self._trainer = trainer
         self._patches = Patches()
         self._workers = StayingWorkers(self.signals)
-        self._save_times: SaveTimes | None = None
+        self._last_save: float | None = None
+        """Seconds that it took; None before."""
 
     def take_over(self) -> None:
         """The signals from Lightning, its checkpoints and its data loaders."""
         trainer = self._trainer
         keep_signals_from_lightning(trainer, self.signals, self._patches, self.notices.install)
         keep_whole(trainer, self._patches)
-        self._save_times = SaveTimes(trainer, self._patches)
+        when_complete(trainer, self._patches, self._saved)
         self._patches.wrap(trainer.strategy, "process_dataloader", self._process_loaders)
         at_the_end_of_each_loader(
             trainer, self._patches, lambda: self.in_validation_at(self.places.after_loader())
@@ -319,7 +321,7 @@ class PreemptibleFit(Preemption):
     def save_and_exit(self, *, in_validation: bool = False) -> NoReturn:
         """On all ranks, at the same place. Raises SystemExit(0), or what the save raised."""
         trainer = self._trainer
-        self.stop(self._save_times.last if self._save_times else None)
+        self.stop(self._last_save)
         self.validation = in_validation or (False if validation_follows(trainer) else None)
         trainer.should_stop = True
         try:
@@ -340,6 +342,9 @@ class PreemptibleFit(Preemption):
         self._patches.undo()
         self._workers.undo()
         super().close()
+
+    def _saved(self, seconds: float) -> None:
+        self._last_save = seconds
 
     def _process_loaders(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

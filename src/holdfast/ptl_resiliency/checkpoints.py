@@ -86,43 +86,27 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return done
 
 
-def when_complete(trainer: Any, patches: Patches, then: Callable[[], None]) -> None:
-    """From now until `patches` are undone: call `then` when a checkpoint of this trainer has its name: on every rank
-    once all have it, or, when an asynchronous I/O writes it, on the rank that does."""
+def when_complete(trainer: Any, patches: Patches, then: Callable[[float], object]) -> None:
+    """From now until `patches` are undone: call `then` when a checkpoint of this trainer has its name, with the seconds
+    that it took: on every rank once all have it, or, when an asynchronous I/O writes it, on the rank that does."""
+    started = 0.0
 
     def save(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        done = original(*args, **kwargs)
-        then()
-        return done
+        nonlocal started
+        started = time.monotonic()
+        return original(*args, **kwargs) if is_asynchronous else written(original, args, kwargs)
 
-    if are_asynchronous(trainer):
-        *_, writer = layers(trainer)
-        patches.wrap(writer, "save_checkpoint", save)
-    else:
-        patches.wrap(trainer, "save_checkpoint", save)
-
-
-class SaveTimes:
-    """What the saves of a trainer take, from the start to the complete file, also one written beside the training."""
-
-    def __init__(self, trainer: Any, patches: Patches) -> None:
-        """From now until `patches` are undone."""
-        self.last: float | None = None
-        """Seconds of the last save that was completed here; None before."""
-        self._started = 0.0
-        *_, writer = layers(trainer)
-        patches.wrap(trainer.strategy, "save_checkpoint", self._whole)
-        patches.wrap(writer, "save_checkpoint", self._written)
-
-    def _whole(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._started = time.monotonic()
-        return self._written(save, args, kwargs)
-
-    def _written(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def written(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Also in the thread of an asynchronous save, after the call that began it has come back."""
-        done = save(*args, **kwargs)
-        self.last = time.monotonic() - self._started
+        done = original(*args, **kwargs)
+        then(time.monotonic() - started)
         return done
+
+    is_asynchronous = are_asynchronous(trainer)
+    if is_asynchronous:
+        *_, writer = layers(trainer)
+        patches.wrap(writer, "save_checkpoint", written)
+    patches.wrap(trainer, "save_checkpoint", save)
 
 
 def save_last(trainer: Any) -> str | None:
