@@ -1,10 +1,8 @@
 """The documented constructors of the fault-tolerance callbacks, the same for every framework; and callbacks' loggers.
 
-What always holds: arguments that cannot be meant are refused when the callback is made; an environment that they
-cannot work in, when the training begins.
-Where the program (NeMo, say) has handlers, it decides what is shown; while there are none, the callback's lines go to
-stderr from INFO on, since they are what it is used for. The root logger stays as the program left it: a handler or a
-level of ours there would show other libraries' lines, and keep `logging.basicConfig` from doing anything.
+What always holds: arguments that cannot be meant are refused when the callback is made; an environment that they cannot
+work in, when the training begins. While the program has no logging handlers, a callback's lines go to stderr from INFO
+on; the root logger stays as it is, or other libraries' lines would show, and `logging.basicConfig` do nothing.
 
 Does not cover: what the arguments do; a program that sets up logging later, for warnings only, on the root: lines from
 INFO on reach its handlers.

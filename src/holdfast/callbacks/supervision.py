@@ -1,15 +1,13 @@
 """One training under supervision: heartbeats or sections, learned limits, the finished flag, what a failure asks for.
 
 `HeartbeatTraining` and `SectionTraining` are what a fault-tolerance callback of any framework holds from the begin of a
-training to its end; the callback calls them at the framework's hooks. The trainings of one process share the one
-`RankMonitorClient` and a side group of the ranks: the first begins supervision, the last ends it.
+training to its end. The trainings of one process share one `RankMonitorClient` and a side group of the ranks.
 
 What always holds: the errors of a wrong start are raised when the object is made; from then on nothing raises because
-supervision fails, which is logged once. Limits are learned by all ranks or by none, and the waiting for other ranks is
-limited. `end` may be called at any time and twice. An evaluation by itself learns nothing, creates no flag, and asks no
-other rank anything: it may be of one rank only.
-Does not cover: which hook calls what; a client that the program has made itself: only one may write the board, so that
-is an error of the client's own; exceptions of other ranks, as each rank's policy sees its own.
+supervision fails, which is logged once. Limits are learned by all ranks or by none. An evaluation by itself learns
+nothing, creates no flag, and asks no other rank anything: it may be of one rank only.
+Does not cover: which hook calls what; a client that the program has made itself, which is an error of the client's own;
+exceptions of other ranks.
 """
 
 from __future__ import annotations

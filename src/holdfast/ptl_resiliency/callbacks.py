@@ -1,35 +1,21 @@
 """What our callbacks do at Lightning's hooks: heartbeats, straggler reports, preemption, and all three in one.
 
-`FaultToleranceCallback` sends a heartbeat with every batch, with the step; what always holds of it is in `supervised`.
+`StragglerDetectionCallback` measures the model's `training_step`, as the trainer's strategy calls it. Lightning's own
+strategies call it through the wrapped model, and DistributedDataParallel first gives all ranks rank 0's buffers, where
+ranks wait for the one that comes last. So there the section begins where the wrapper calls the model. What always
+holds: all ranks stop in the same step or none does; outside of a step the model has no hook of ours, so that it can be
+pickled and copied.
 
-`StragglerDetectionCallback` measures the model's `training_step`, as the trainer's strategy calls it. A strategy that
-is Lightning's own calls it through the wrapped model, and DistributedDataParallel first gives all ranks rank 0's
-buffers (those of batch norm, say). There the ranks wait for the one that comes last, and in a section around all of it
-that one would look fast, and the others slow. So the section begins where the wrapper calls the model, by a hook of
-torch's modules. Where the model is not wrapped, and of a strategy with a way of its own (NeMo's), the section is the
-whole of the strategy's method. What always holds: all ranks stop in the same step or none does; after the fit, however
-it ended, the detector is shut down and the strategy as it was; outside of a step the model has no hook of ours, so that
-it can be pickled and copied; a logger that raises is reported once, and neither the training nor the other loggers
-suffer.
+`PreemptionCallback`: at the next boundary on which all ranks agree (after a training batch; under ft_launcher, and with
+one process, also in validations) the ranks save a checkpoint where `fit(ckpt_path="last")` finds it and exit with 0.
+What always holds: a save that fails does not end with code 0. In validate, test and predict, where there is nothing to
+save, it only keeps Lightning's handler, which can deadlock, out of force.
 
-`PreemptionCallback` ends a preempted training in good order: one complete checkpoint, of the same step on all ranks. A
-signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on which all ranks agree
-(after a training batch; under ft_launcher, and with one process, also in validations) the ranks save a checkpoint where
-`fit(ckpt_path="last")` finds it and exit with code 0. One that is saved in a validation, or before one that is due, has
-the validation still to come. What always holds: a save that fails does not end with code 0; after the training, normal
-or not, handlers, loaders and strategy are as they were. In validate, test and predict, where there is nothing to save,
-it only keeps Lightning's handler, which can deadlock, out of force. A signal before all ranks have come to this
-callback's `setup` does what it would do without the callback.
+What always holds of all: after the fit, however it ended, handlers, loaders and strategy are as they were.
 
-`HoldfastCallback` at its first `setup` puts the three into the trainer, so that each has its hooks, its place and its
-state there as if it had been given itself.
-
-Does not cover: stragglers in validation, test and prediction; work of several GPUs that wait for one another within a
-kernel; waiting within the method: weights that are gathered (FSDP), the backward of manual optimization; the trainer's
-`callback_metrics`: other callbacks cannot monitor what is given to the loggers here. A rank that never comes to another
-boundary (it hangs: `ft_launcher` ends it); places between boundaries, so the running step is waited for; ranks with
-different numbers of validation loaders. Sections, and other arguments than the defaults, of the callback that has all
-three.
+Does not cover: stragglers in validation, test and prediction, and waiting within `training_step`: weights that are
+gathered (FSDP), the backward of manual optimization; the trainer's `callback_metrics`. A rank that never comes to
+another boundary; ranks with different numbers of validation loaders.
 """
 
 from __future__ import annotations
@@ -80,29 +66,23 @@ class FaultToleranceCallback(SupervisedCallback):
     KIND = HeartbeatTraining
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         super().on_train_start(trainer, pl_module)
         self._beat()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """A heartbeat, with the steps that are done."""
         if self._fit is not None:
             self._fit.iterate()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *batch: Any, **more: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     on_test_start, on_test_batch_end, on_test_end = (
@@ -112,12 +92,10 @@ class FaultToleranceCallback(SupervisedCallback):
     )
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """A heartbeat before a checkpoint is written."""
         if self._fit is not None:
             self._fit.saving()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The fit continues from a checkpoint."""
         if self._fit is not None:
             self._fit.rules.loaded = True
 
@@ -165,7 +143,6 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
         self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """End, if this was a fit."""
         if stage == "fit":
             self._close()
 
@@ -252,7 +229,6 @@ class PreemptionCallback(PreemptionArguments, PlacedCallback):
             self._fit.save_and_exit()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Of the training, or of the sanity check."""
         if self._fit:
             self._fit.in_validation_at(self._fit.places.start())
 

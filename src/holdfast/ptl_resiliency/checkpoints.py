@@ -1,19 +1,13 @@
 """The checkpoints of a trainer: complete or absent, when they are complete, how long they take, and the last one.
 
-Lightning writes to a temporary folder and moves the file, which is a copy where that folder is on another filesystem; a
-rank that is killed meanwhile leaves half a `last.ckpt`, and the next start fails on it. So while one of our callbacks
-is active, what a trainer's checkpoint I/O writes goes beside its place, is flushed to the disk, and takes its place in
-one step. `save_last` saves the checkpoint of a job that ends early where `trainer.fit(ckpt_path="last")` finds it, as
-the newest.
+Lightning moves a finished file into its place, which is a copy where the temporary folder is on another filesystem. So
+while one of our callbacks is active, what a trainer's checkpoint I/O writes goes beside its place, is flushed, and
+takes its place in one step. That holds for files and, but for being flushed, for the folders of sharded strategies.
 
-What always holds: the name of an unfinished file ends in `.partial`, which nothing picks up on resume; the next save
-of the same file removes it. A job that is killed while it saves its last checkpoint leaves what was there before. That
-holds for files and, but for being flushed, for the folders of sharded strategies.
 Does not cover: object stores, which write whole objects under their final names; asynchronous strategies that write
-without a checkpoint I/O of their own or Lightning's, whose checkpoints count when the call to save returns; saves by
-hand, past the strategy; gradients that are being accumulated, which no checkpoint has; checkpoint I/O that takes its
-own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints with fields in it (`{step}`) is used, and then
-`ckpt_path="last"` finds none, as without us.
+without a checkpoint I/O of their own or Lightning's; saves by hand, past the strategy; gradients that are being
+accumulated; checkpoint I/O that takes its own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints
+with fields in it (`{step}`) is used, and then `ckpt_path="last"` finds none, as without us.
 """
 
 from __future__ import annotations

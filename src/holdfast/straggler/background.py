@@ -1,13 +1,10 @@
 """Exchanges and judgement off the training thread: a thread that makes one report after another.
 
-Ranks differ in how far they are, so that no rank alone may decide to leave out a window that came too fast: collectives
-would no longer match. Therefore windows are numbered, the same on all ranks, and each round begins with an agreement on
-the newest window that all ranks have. Older ones are left out everywhere. So no rank waits: a call hands over its
-window and returns, whatever the others and the network do, and reports lag behind by one round at most.
+Windows are numbered, the same on all ranks, and each round begins with an agreement on the newest window that all ranks
+have; older ones are left out everywhere. So no rank waits: reports lag behind by one round at most.
 
-What always holds: at most one exchange is under way; at most `MOST_WAITING` windows are kept; the thread never blocks
-where a request to end cannot reach it, so neither `close` nor the end of the interpreter waits for a rank that died;
-an error in the thread is logged once, ends the reports, and never reaches the training.
+What always holds: at most one exchange is under way; at most `MOST_WAITING` windows are kept; neither `close` nor the
+end of the interpreter waits for a rank that died; an error in the thread is logged once and ends the reports.
 Does not cover: ranks that hand over different numbers of windows. They are compared by number.
 """
 

@@ -1,24 +1,19 @@
 """What the ranks exchange: once for each report.
 
 A rank's medians travel as one list of numbers, in the order of two tables that are the same on all ranks, and one
-all-reduce makes references of them. The same all-reduce says whether a table has to grow first, and carries what the
-ranks agree on about the next report. With gathering, one gather of rows follows; before the first, one of the names of
-nodes.
+all-reduce makes references of them. It also says whether a table has to grow first, and carries what the ranks agree on
+about the next report. With gathering, one gather of rows follows; before the first, one of the names of nodes.
 
-Tables: sections are listed by name, since rank 0 must show those that it does not know. Kernels are listed as 8-byte
-keys; no kernel's name ever travels. A rank that measured what is in no table has news, which one rank at a time tells
-to all. Tables only grow, so that what ranks share may be missing on some; a full table of kernels begins anew once it
-has little to do with what a rank runs (launch shapes may change forever). That happens at most once in a report, and
-ever more rarely: ranks whose kernels do not fit into one table together would else drive each other out of it.
+Tables: sections are listed by name, kernels as 8-byte keys. A rank that measured what is in no table has news, which
+one rank at a time tells to all. Tables only grow; a full table of kernels begins anew once it has little to do with
+what a rank runs, once in a report at most, and ever more rarely.
 
-Rows: what one rank sends to rank 0, of fixed length. First its scores with all 64 bits, since they are compared with
-thresholds and printed. Then 32-bit floats: of each column (sections, then kernels) the medians, the totals and the
-counts, side by side so that they need not be copied to be computed with; and last what its host lost. Rows are whole
-words of 8 bytes, in the machine's byte order, which is that of all ranks. Times are in seconds; NaN says: not measured.
+Rows, of fixed length: a rank's scores with all 64 bits, since they are compared with thresholds and printed; then
+32-bit floats: of each column (sections, then kernels) the medians, the totals and the counts; and what its host lost.
+Rows are whole words of 8 bytes, in the machine's byte order. Times are in seconds; NaN says: not measured.
 
-Pure but for the channel. Does not cover: ranks that ask for different reports. As with other collectives, all must do
-the same. Two kernels of one rank with the same 63-bit hash; sections of all ranks together beyond `MOST_AGREED`,
-kernels beyond `MOST_KERNELS`, and kernels with less than `LEAST_SHARE`, which are not compared.
+Pure but for the channel. Does not cover: ranks that ask for different reports; two kernels of one rank with the same
+63-bit hash; sections beyond `MOST_AGREED`, kernels beyond `MOST_KERNELS` or with less than `LEAST_SHARE`.
 """
 
 from __future__ import annotations

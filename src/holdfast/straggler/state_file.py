@@ -1,12 +1,11 @@
-"""The state file: what verdicts know of the ranks' past, kept for the next start of the job.
+"""The state file, what verdicts know of the ranks' past for the next start of the job; and the journal of reports.
 
 It is what `numpy.savez` makes of four arrays: `version`, `nodes` (of each rank), `names`, and `levels` [names, ranks].
 
-What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; bytes are made and
-read in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
-whole, so a reader sees the old or the new one; it is private (0600), and one of another user is not read. A state file
-that does not fit (empty, of another version, of a job with other ranks or none of these nodes) is kept as
-`<file>.unused` when the next one is written; what is no state file of ours is left alone, and then nothing is written.
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; a file that cannot
+be used costs its content and one warning. The file is replaced whole; it is private (0600), and one of another user is
+not read. A state file that does not fit is kept as `<file>.unused` when the next one is written; what is no state file
+of ours is left alone, and then nothing is written.
 
 Does not cover: two jobs with one state file: the last to write wins.
 """

@@ -1,16 +1,14 @@
 """The plugins of NeMo-Run: fault tolerance, preemption and W&B, the launcher that they set, and callbacks as configs.
 
-NeMo-Run makes the command from the launcher, `ft_launcher` with the limits as flags; what it has no field for travels
-in the executor's environment, as `PET_FT_…` variables of ft_launcher.
+NeMo-Run makes the command from the launcher; what it has no field for travels in the executor's environment, as
+`PET_FT_…` variables of ft_launcher.
 
-What always holds: a variable that the user has set in `executor.env_vars` stays, but for the exit code that the job
-script knows a preempted attempt by. A callback that the task has already is not added a second time; one of the same
-type is taken for the user's own choice and kept. The W&B key is in nothing that is written here, neither the job script
-nor NeMo-Run's files nor a journal: Slurm passes the environment of who submits on to the job.
+What always holds: a variable that the user has set in `executor.env_vars` stays, but for the exit code by which the job
+script knows a preempted attempt; a callback of a type that the task has already is not added. The W&B key is in nothing
+that is written here: Slurm passes the environment of who submits on to the job.
 
 Does not cover: executors other than Slurm's, which have no job script to requeue; tasks whose trainer is not at
-`task.trainer`; profiling with Nsys, which wraps the launcher and not the ranks. For W&B: a tunnel to another machine,
-where the key has to be in the environment or in `~/.netrc`, and `sbatch --export=NONE`.
+`task.trainer`; profiling with Nsys. For W&B: a tunnel to another machine, and `sbatch --export=NONE`.
 """
 
 from __future__ import annotations

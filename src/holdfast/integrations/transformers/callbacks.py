@@ -1,31 +1,18 @@
 """Our callbacks for `Trainer`: supervision and the flag for auto-resume, preemption, straggler reports, and all in one.
 
-`FaultToleranceCallback` sends heartbeats in `train` only, after every optimizer step with the step.
-`FaultToleranceSectionsCallback` opens "setup" from the begin of `train` to the first batch, "step" around each
-optimizer step with its batches, and around each batch of an evaluation, "checkpointing" around each save. Both may be
-in the same trainer. What always holds: only `train` is supervised; `evaluate` and `predict` by themselves need no
-launcher. The errors of a wrong start are raised at the begin of `train`; from then on nothing raises because
-supervision fails. Limits are learned by all ranks or by none, and the flag is created when `train` has come to its end,
-before supervision ends.
-
-`PreemptionCallback`: a signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on
-which all ranks agree (after an optimizer step; under ft_launcher, and with one process, also in evaluations) the
-trainer saves `checkpoint-N` as it always does and the process exits with code 0. What always holds: a save that fails
-does not end with code 0; an evaluation that was due, or was cut short, is done when the training continues; after the
-training handlers and loaders are as they were. A signal before all ranks have come to `train` does what it would do
-without the callback.
+Sections: "setup" from the begin of `train` to the first batch, "step" around each optimizer step with its batches and
+around each batch of an evaluation, "checkpointing" around each save. What always holds: only `train` is supervised, and
+`evaluate` and `predict` need no launcher; the errors of a wrong start are raised at the begin of `train`, and from then
+on nothing raises because supervision fails; a preemption whose save fails does not end with code 0, and an evaluation
+that was due, or was cut short, is done when the training continues; all ranks stop after the same step or none does.
 
 `StragglerDetectionCallback` measures `trainer.compute_loss` while the model trains. DistributedDataParallel may first
 give all ranks rank 0's buffers, where ranks wait for one another, so there the section begins where the wrapper calls
-the model. What always holds: all ranks stop after the same step or none does; after the training the detector is shut
-down and the trainer as it was; a failure of reports is logged once and the training continues.
-
-`HoldfastCallback`: for one training the three are in the trainer as if they had been given themselves; one that the
-trainer has already is not added.
+the model.
 
 Does not cover: what the program does after `train`, a last `save_model` for example: the flag is there by then. A rank
-that never comes to another boundary (it hangs: `ft_launcher` ends it). Stragglers in evaluation and prediction; weights
-that are gathered in the forward pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
+that never comes to another boundary. Stragglers in evaluation and prediction; weights that are gathered in the forward
+pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
 """
 
 from __future__ import annotations
@@ -77,7 +64,6 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether a training is supervised now."""
         return self._run is not None and self._run.client.is_initialized
 
     def begin(self, training: TrainCall) -> None:
@@ -120,29 +106,23 @@ class FaultToleranceCallback(SupervisedCallback):
     KIND = HeartbeatTraining
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         super().on_train_begin(args, state, control)
         self._beat()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat with the step."""
         if self._run is not None:
             self._run.iterate()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat, where gradients are accumulated."""
         self._beat()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def _watch(self, training: TrainCall) -> None:
@@ -170,13 +150,11 @@ class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
     KIND = SectionTraining
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step begins, and with the first one the setup is over."""
         if self._run is not None:
             self._run.rules.iterations += 1
             self._run.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step is over; after a checkpoint, learn."""
         if self._run is not None:
             self._run.end_step()
             self._run.learn_if_due()
@@ -233,7 +211,6 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
             self._training.catch_up()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A boundary."""
         if self._run is not None and self._run.after_step():
             ends_epoch = float(state.epoch or 0).is_integer()
             control.should_training_stop = True
@@ -247,7 +224,6 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
             control.should_save = not control.should_evaluate
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A boundary, in an evaluation."""
         if self._run is not None:
             self._run.in_evaluation()
 
@@ -289,7 +265,6 @@ class PreemptibleTraining(Preemption):
         """Batches of the evaluation that runs."""
 
     def take_over(self) -> None:
-        """The trainer's data loaders."""
         for name in _LOADER_MAKERS:
             self._training.patches.wrap(self._training.trainer, name, self._loader_made)
 
@@ -350,7 +325,6 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
         training.patches.wrap(training.trainer, "compute_loss", _measured)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make a report if one is due."""
         training, run = self._training, self._run
         if training is None or run is None:
             return
@@ -362,7 +336,6 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
             run.finish()  # while the loggers still take metrics
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Where the last step of an epoch was the place."""
         if self._stops:
             control.should_training_stop = control.should_save = True
 

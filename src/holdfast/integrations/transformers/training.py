@@ -1,20 +1,16 @@
 """One call of `Trainer.train`, which our callbacks surround: transformers passes them neither the trainer nor the end.
 
 `on_init_end` comes when a trainer is made with its callbacks; from then on its class has a wrapped `train`, which does
-nothing for other trainers, and everything else is wrapped from the begin of `train` to its end. Both hooks lack the
-trainer, so it is looked for in the calls that led to them. What always holds: a trainer without such a callback is
-untouched; each callback's `begin` is followed by one `end`, in the opposite order, after `finished` or `failed`; `end`
-is done whatever the others raise; the checkpoint that a training resumes from is the same on all ranks, as rank 0
-chooses it.
+nothing for other trainers. Both hooks lack the trainer, so it is looked for in the calls that led to them. What always
+holds: a trainer without such a callback is untouched; each callback's `begin` is followed by one `end`, in the opposite
+order, after `finished` or `failed`, whatever the others raise; the checkpoint that a training resumes from is the same
+on all ranks.
 
-`Trainer` asks whether all steps are done only after a step, so a start from the checkpoint of the last step would train
-one more, and save it: here it trains none. `Trainer` evaluates before it saves, and its checkpoints know nothing of
-evaluations: a file in the checkpoint says that one was left out, and it is done where the training continues.
+`Trainer` asks whether all steps are done only after a step; here a start from the last step trains none. It evaluates
+before it saves: a file in the checkpoint says that an evaluation was left out, and is to be done.
 
-Does not cover: the first training of a callback that came by `add_callback`, which calls no hook: what is missing then
-is logged once transformers has loaded the checkpoint, and where it fails in that, nothing of ours has run. An
-evaluation that was to be followed by a save under `save_strategy="best"`; the best model with transformers 4.46, which
-decides on it only when it saves.
+Does not cover: the first training of a callback that came by `add_callback`, of which the log says what is missing. An
+evaluation that was to be followed by a save under `save_strategy="best"`.
 """
 
 from __future__ import annotations
