@@ -247,9 +247,8 @@ def _end_workers(pid: int) -> None:
     # torch's handler raises for each worker that is killed while its loader's iterator lives, here between two of them.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child_pid in left:
-        with suppress(
-            OSError
-        ):  # torch's workers take Ctrl-C for their end, and leave no temporary folder behind
+        # torch's workers take Ctrl-C for their end, and leave no temporary folder behind.
+        with suppress(OSError):
             os.kill(child_pid, signal.SIGINT)
     deadline = time.monotonic() + GRACE
     for child in left.values():

@@ -219,6 +219,5 @@ class Loop:
             return self._notices.number != 0
         if self._stop.passes(position(self._steps)):
             return True
-        return (
-            self._alone and self._notices.number != 0 and self._stop.given_up
-        )  # no other rank to agree with
+        # Where there is no other rank to agree with.
+        return self._alone and self._notices.number != 0 and self._stop.given_up

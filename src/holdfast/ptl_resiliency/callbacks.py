@@ -29,11 +29,7 @@ from typing import Any, ClassVar, NoReturn
 from holdfast.callbacks.preemption import Preemption, PreemptionArguments
 from holdfast.callbacks.signals import StayingWorkers
 from holdfast.callbacks.straggler_findings import SECTION
-from holdfast.callbacks.stragglers import (
-    StragglerArguments,
-    StragglerDetection,
-    measure_from_forward,
-)
+from holdfast.callbacks.stragglers import StragglerArguments, StragglerDetection, measure_from_forward
 from holdfast.callbacks.supervision import HeartbeatTraining
 from holdfast.fault_tolerance.stop.rules import LOADER_END, in_loader
 from holdfast.patches import Patches

@@ -141,9 +141,8 @@ def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None
         training, validation = (loops[f"epoch_loop.{name}batch_progress"] for name in ("", "val_loop."))
         total, current = validation["total"], validation["current"]
         earlier = total["ready"] - (current["ready"] if begun else 0)
-        if (
-            not begun
-        ):  # the hook that it is saved in is the last that the training batch has before the validation
+        # The hook that it is saved in is the last that the training batch has before the validation.
+        if not begun:
             for counters in (training["total"], training["current"]):
                 counters["completed"] += 1
     except (KeyError, TypeError):

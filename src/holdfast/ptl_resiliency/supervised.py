@@ -91,9 +91,8 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
         self._patches = Patches()
         try:
             if stage == "fit":
-                keep_whole(
-                    trainer, self._patches
-                )  # first: a checkpoint counts as complete when it has its name
+                # First: a checkpoint counts as complete when it has its name.
+                keep_whole(trainer, self._patches)
                 self._watch_saves(trainer)
             self._patches.wrap(trainer.strategy, "teardown", self._after_strategy)
             self.take_place(trainer)

@@ -79,13 +79,11 @@ class Background(Generic[T]):
             try:
                 self._begin(channel)
                 return
-            except (
-                RuntimeError
-            ) as error:  # no thread to be had: a limit of processes, or the interpreter ends
+            # No thread to be had: a limit of processes, or the interpreter ends.
+            except RuntimeError as error:
                 self.end(error)
-        self._leave(
-            channel
-        )  # the others wait for this rank: they get an error, and do not wait for 30 minutes
+        # The others wait for this rank: they get an error, and do not wait for 30 minutes.
+        self._leave(channel)
 
     def newest(self) -> T | None:
         """The newest result that was not returned yet; older ones are not returned any more."""

@@ -37,9 +37,8 @@ class Baseline:
         self._windows = 0
         self._nodes: tuple[str, ...] = ()
         self._levels: dict[str, Array] = {}
-        self._restored: dict[
-            str, NDArray[np.bool_]
-        ] = {}  # [ranks], whose levels were not compared with anything yet
+        # [ranks], whose levels were not compared with anything yet.
+        self._restored: dict[str, NDArray[np.bool_]] = {}
         self._learning: dict[str, Array] = {}  # [LEARNING_WINDOWS, ranks], NaN where not yet filled
 
     def update(

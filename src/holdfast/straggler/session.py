@@ -144,14 +144,7 @@ class Session:
     def close(self) -> None:
         """End: callables are what they were, sections are no longer measured. What waits for the disk is written, for a
         second at most."""
-        parts = (
-            self._background,
-            self._capture,
-            self._host,
-            self._gpu,
-            self._reports,
-            self._state,
-        )
+        parts = (self._background, self._capture, self._host, self._gpu, self._reports, self._state)
         self.wrapped.restore()
         for part in parts:
             if part is not None:

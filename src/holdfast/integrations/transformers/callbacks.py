@@ -26,11 +26,7 @@ from holdfast.callbacks.completion import why_complete
 from holdfast.callbacks.preemption import Preemption, PreemptionArguments
 from holdfast.callbacks.signals import StayingWorkers
 from holdfast.callbacks.straggler_findings import SECTION
-from holdfast.callbacks.stragglers import (
-    StragglerArguments,
-    StragglerDetection,
-    measure_from_forward,
-)
+from holdfast.callbacks.stragglers import StragglerArguments, StragglerDetection, measure_from_forward
 from holdfast.callbacks.supervision import HeartbeatTraining, SectionTraining, SupervisedTraining
 from holdfast.fault_tolerance.stop.rules import END
 from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, STEP
