@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.fault_tolerance import environment
 
-from .background import Background, begin
-from .channel import find
+from .background import Background
+from .channel import OwnGroup, find
 from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Snapshot, pack
 from .gpu_facts import FIELDS, UNKNOWN, GpuFacts
 from .host import CAUSES, HostLosses
@@ -363,8 +363,14 @@ class Session:
 
     def _beside(self) -> Background[Report] | None:
         """What makes reports in the background, if that is asked for and there is anybody to talk to."""
-        if self._background is None and self.settings.background and self._collective:
-            self._background = begin(lambda: self._met()[0])
+        wanted = self.settings.background and self._collective and not self._ended
+        if self._background is None and wanted:
+            try:
+                channel = self._met()[0]
+            except Exception as error:
+                self._end(error)
+                return None
+            self._background = Background(channel) if isinstance(channel, OwnGroup) else None
         return self._background
 
     @property
