@@ -61,9 +61,7 @@ class FaultToleranceLauncher(nemo_run.FaultTolerance):  # type: ignore[misc]
     def __post_init__(self) -> None:
         """Raises ValueError for a number below 1."""
         for name in ("max_job_failures", "max_unfinished_jobs"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            _whole(self, name, at_least=1)
 
     def get_nsys_prefix(self, profile_dir: str) -> Any:
         """A plugin that came after ours may have asked for a profile. Raises ValueError then."""
@@ -121,12 +119,12 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
 
     def _configure(self, executor: Any) -> None:
         """Raises ValueError."""
-        retries = self._count("num_job_retries_on_failure", at_least=0)
+        retries = _whole(self, "num_job_retries_on_failure", at_least=0)
         before = executor.launcher
         rendezvous = {name: getattr(before, name) for name in RENDEZVOUS if hasattr(before, name)}
         executor.launcher = FaultToleranceLauncher(
             **rendezvous,
-            max_restarts=self._count("num_in_job_restarts", at_least=0),
+            max_restarts=_whole(self, "num_in_job_restarts", at_least=0),
             initial_rank_heartbeat_timeout=self.initial_rank_heartbeat_timeout,
             rank_heartbeat_timeout=self.rank_heartbeat_timeout,
             max_job_failures=retries + 1,
@@ -178,11 +176,12 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         except ValueError as error:
             raise ValueError(f"{name}={getattr(self, name)!r}: {error}") from None
 
-    def _count(self, name: str, *, at_least: int) -> int:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-            raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
-        return value
+
+def _whole(of: Any, name: str, *, at_least: int) -> int:
+    value = getattr(of, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
+    return value
 
 
 def _says(arguments: list[str] | None, option: str) -> bool:
@@ -222,12 +221,7 @@ class PreemptionPlugin(nemo_run.Plugin):  # type: ignore[misc]
         add_callbacks(task, self.callbacks or ours, type(self).__name__)
 
     def _checked(self) -> Signals:
-        if (
-            isinstance(self.preempt_time, bool)
-            or not isinstance(self.preempt_time, int)
-            or self.preempt_time < 1
-        ):
-            raise ValueError(f"preempt_time must be a whole number of seconds, not {self.preempt_time!r}")
+        _whole(self, "preempt_time", at_least=1)
         try:
             return Signals(self.sig)
         except ValueError:
