@@ -70,10 +70,11 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         self._run = self.KIND(self, training.rank, folder, lambda: training.step)
         self._watch(training)
 
-        def resumes() -> None:
-            self._run.rules.loaded = True
-
-        training.on_resume.append(resumes)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint is loaded, if there is one."""
+        super().on_train_begin(args, state, control)
+        if self._run is not None:
+            self._run.rules.loaded = state.global_step > 0
 
     def finished(self, training: TrainCall) -> None:
         if self._run is not None:

@@ -64,8 +64,6 @@ class TrainCall:
         self.checkpoints = WholeCheckpoints(trainer, self.side)
         self.resumed: Any = None
         """The checkpoint that the training resumes from; None from the start."""
-        self.on_resume: list[Callable[[], None]] = []
-        """Called when there is such a checkpoint."""
         self._begun = list[SurroundingCallback]()
         self._at_the_end = ExitStack()
         self._at_the_end.callback(self.side.close)
@@ -76,9 +74,9 @@ class TrainCall:
         """Optimizer steps, of earlier starts as well."""
         return int(self.trainer.state.global_step)
 
-    def begin(self, resume: Any, *, late: bool = False) -> None:
+    def begin(self, resume: Any) -> None:
         """Begin with all callbacks. `resume` is `train`'s argument: True is the last complete checkpoint, or none.
-        `late`: `train` has begun already, and the checkpoint is loaded. Collective."""
+        Collective."""
         handler = self.trainer.callback_handler
         ours = _ours(self.trainer)
         for part in [part for each in ours for part in each.parts]:
@@ -100,9 +98,6 @@ class TrainCall:
             record_chosen(os.path.abspath(self.resumed))
         self.checkpoints.watch(self.patches)
         self._train_no_more()
-        if self.resumed is not None or (late and self.step):
-            for call in self.on_resume:
-                call()
 
     def finished(self) -> None:
         """The training has come to its end."""
@@ -308,7 +303,7 @@ def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -
 def _begin_late(trainer: Any, name: str) -> None:
     training = TrainCall.late = TrainCall(trainer)
     try:
-        training.begin(None, late=True)
+        training.begin(None)
     except BaseException:
         training.close()
         raise
