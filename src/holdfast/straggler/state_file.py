@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.straggler")
 
 VERSION = 2
-VERSION_1 = b'{"version":1,"ranks":'
-"""What a file of version 1 begins with: it was JSON."""
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
 
@@ -201,8 +199,6 @@ def _parsed(content: bytes | None) -> Mapping[str, Any] | None:
         return None
     if not content:
         raise ValueError("it is empty")
-    if content.startswith(VERSION_1):
-        raise ValueError(f"it is of version 1, not {VERSION}")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {name: file[name] for name in ("version", "nodes", "names", "levels")}
