@@ -24,7 +24,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.in_time import TooLate, UnderWay
+from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import RunDirError, make_private
 from holdfast.journal.writer import Journal
 from holdfast.private_file import write_file
@@ -51,15 +51,11 @@ class Foreign(ValueError):
 
 
 class StateFile:
-    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; another thread writes, from the
-    first state on."""
+    """The state of one rank's verdicts on disk. A thread writes, from the first state on."""
 
     def __init__(self, path: str) -> None:
-        """Begin to read `path`. Its folder is made, private, when the state is first written."""
+        """The folder of `path` is made, private, when the state is first written."""
         self.path = os.path.abspath(path)
-        self._reading: UnderWay[Any] | None = None
-        with contextlib.suppress(RuntimeError):  # no thread to be had
-            self._reading = UnderWay(lambda: _parsed(_read(self.path)))
         self._states: queue.SimpleQueue[tuple[Mapping[str, Array], Sequence[str]] | None] = (
             queue.SimpleQueue()
         )
@@ -74,12 +70,10 @@ class StateFile:
         nodes than before are for the caller to tell apart.
         """
         try:
-            if self._reading is None:
-                raise OSError("no thread could be started to read it")
-            found = self._reading.answer(ANSWER)
+            found = within(ANSWER, lambda: _parsed(_read(self.path)))
             return None if found is None else fitting(found, nodes)
         except TooLate:
-            problem = f"its filesystem has not answered for {ANSWER:g} s"
+            problem = f"it could not be read within {ANSWER:g} s"
         except Foreign as error:
             self._leave(str(error))
             return None
