@@ -97,8 +97,6 @@ class CuptiCore:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        for name in ("times_left", "buffers_out"):
-            getattr(library, f"holdfast_kernels_{name}").restype = ctypes.c_uint64
 
     def open(self, path: str, loaded_only: bool) -> str:
         """Open this libcupti, or take the copy of it that the process has loaded. The first one stays."""
@@ -136,16 +134,6 @@ class CuptiCore:
             return CoreWindow({})
         counts = ("measured", "untimed", "unmeasured", "dropped", "foreign")
         return CoreWindow(dict(_kernels(window)), *(getattr(window, name) for name in counts))
-
-    @property
-    def times_left(self) -> int:
-        """How often CUPTI left the process."""
-        return int(self._library.holdfast_kernels_times_left())
-
-    @property
-    def buffers_out(self) -> int:
-        """Buffers that CUPTI has."""
-        return int(self._library.holdfast_kernels_buffers_out())
 
     def _call(self, name: str, *arguments: object) -> str:
         reason = ctypes.create_string_buffer(_REASON_BYTES)
