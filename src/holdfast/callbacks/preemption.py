@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from holdfast.fault_tolerance.stop import StopPoint, position
+from holdfast.prefixed_log import Once
 from holdfast.side_group import CollectiveFailed, SideGroup
 
 from .arguments import named
@@ -71,7 +72,7 @@ class Preemption:
         """All ranks stop here."""
         self._rank = rank
         self._way = Way(self.notices)
-        self._has_logged_signal = False
+        self._once = Once(self.log)
         self._began = 0.0
 
     def listen(self, take_over: Callable[[], None]) -> bool:
@@ -173,14 +174,12 @@ class Preemption:
 
     def _stops_here(self, stops: bool) -> bool:
         # Not in the handler: it may have interrupted a thread of this process that holds the log's lock.
-        if self.notices.number:
-            self._log_signal()
+        self._log_signal()
         return stops
 
     def _log_signal(self) -> None:
-        if self.notices.number and not self._has_logged_signal:
-            self._has_logged_signal = True
-            self.log.warning("Received signal %d, initiating graceful stop", self.notices.number)
+        if self.notices.number:
+            self._once(logging.WARNING, "Received signal %d, initiating graceful stop", self.notices.number)
 
     def _say(self, text: str) -> None:
         if self._rank == 0:

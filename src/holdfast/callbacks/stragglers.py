@@ -8,12 +8,14 @@ Does not cover: when a training begins, steps and ends, what is measured, and sa
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import UnderWay
+from holdfast.prefixed_log import Once
 from holdfast.straggler.detector import Detector, running
 from holdfast.straggler.log_texts import Failures
 from holdfast.visible import escaped
@@ -163,7 +165,7 @@ class StragglerDetection:
         self._settings = settings
         self._confirmation = Confirmation()
         self._failures = Failures()
-        self._has_logged_sections = self._has_logged_left_out = False
+        self._once = Once(self.log)
         self._left_out = 0
         self._making: tuple[UnderWay[Report | None], Give] | None = None
         if settings.stop_if_detected and rank == 0:
@@ -218,12 +220,11 @@ class StragglerDetection:
         taken = give if to_loggers else None
         self._failures.guarded(REPORT, lambda: self._take(making.answer(PATIENCE), taken), None)
         # Only now: a log handler that blocks may be what the thread waited for.
-        if self._left_out and not self._has_logged_left_out:
-            self._has_logged_left_out = True
-            self.log.warning(
-                "%d straggler reports were left out, as the one before was not made yet. This is logged once",
-                self._left_out,
+        if self._left_out:
+            text = (
+                "%d straggler reports were left out, as the one before was not made yet. This is logged once"
             )
+            self._once(logging.WARNING, text, self._left_out)
 
     def _take(self, report: Report | None, give: Give | None) -> None:
         if report is None:
@@ -261,9 +262,8 @@ class StragglerDetection:
         """Log it."""
         found = findings(report, self._settings)
         confirmed = self._confirmation.of(found, report)
-        if found.by_section and not self._has_logged_sections:
-            self._has_logged_sections = True
-            self.log.info(why_sections(report))
+        if found.by_section:
+            self._once(logging.INFO, why_sections(report))
         for level, text in lines(found, report, self._settings):
             self.log.log(level, text)
         is_straggling = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)

@@ -38,7 +38,7 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
     Selection,
     is_clean_stop,
 )
-from holdfast.prefixed_log import Prefixed
+from holdfast.prefixed_log import Once, Prefixed
 from holdfast.side_group import SideGroup
 from holdfast.testing.injector import simulate
 
@@ -131,7 +131,7 @@ class SupervisedTraining(ABC):
             verify_environment(arguments, rank, self.log)
         self._arguments, self._rank, self._step, self._evaluates = arguments, rank, step, evaluates
         self._faults: Any = None
-        self._has_logged_loss = False
+        self._once = Once(self.log)
         self.supervision = Supervision.join(self)
         self.client = self.supervision.client
         try:
@@ -229,9 +229,7 @@ class SupervisedTraining(ABC):
         try:
             call(*arguments)
         except RankMonitorClientError as error:
-            if not self._has_logged_loss:
-                self._has_logged_loss = True
-                self.log.warning(self._loss, error)
+            self._once(logging.WARNING, self._loss, error)
             return False
         return True
 
@@ -362,7 +360,6 @@ class SectionTraining(SupervisedTraining):
         self.rules = SectionRules()
         self._opened: set[str] = set()
         self._thread = get_ident()
-        self._logged_notes: set[str] = set()
         self.supervision.has_sections = True
         self._open(SETUP)
 
@@ -437,9 +434,7 @@ class SectionTraining(SupervisedTraining):
     def _note(self, notes: tuple[str, ...]) -> None:
         """Say, once each, why something is not learned."""
         for note in notes:
-            if note not in self._logged_notes:
-                self._logged_notes.add(note)
-                self.log.info(note)
+            self._once(logging.INFO, note)
 
     def _limits(self) -> Any:
         limits = self.client.section_timeouts

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from holdfast.prefixed_log import Once
+
 from .channel import TIMEOUT, GivenUp, OwnGroup
 from .log_texts import log_ended
 
@@ -46,7 +48,7 @@ class Background(Generic[T]):
         self._closing = False
         self._newest: T | None = None
         self._thread: threading.Thread | None = None
-        self._left_out = False
+        self._once = Once(log)
 
     def hand_over(self, make: Callable[[], T | None]) -> None:
         """Let `make` exchange and judge one window in the thread. All ranks hand theirs over in the same order."""
@@ -167,17 +169,11 @@ class Background(Generic[T]):
                 del self._waiting[number]
         if newest < -minus_oldest:
             return True  # some rank no longer has it
-        self._tell_left_out(int(newest) - min(offered))
+        if (left_out := int(newest) - min(offered)) > 0:
+            text = "straggler reports are asked for faster than ranks can exchange them: %d left out, for the newest"
+            self._once(logging.INFO, text, left_out)
         result = offered[int(newest)]()
         if result is not None:
             with self._changed:
                 self._newest = result
         return True
-
-    def _tell_left_out(self, windows: int) -> None:
-        if windows > 0 and not self._left_out:
-            self._left_out = True
-            log.info(
-                "straggler reports are asked for faster than ranks can exchange them: %d left out, for the newest",
-                windows,
-            )

@@ -19,6 +19,8 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from holdfast.prefixed_log import Once
+
 from .log_texts import Failures
 from .scores import Statistic, summarise
 
@@ -29,6 +31,10 @@ log = logging.getLogger("holdfast.straggler")
 
 MOST_SECTIONS = 1000
 """Further names are not measured: names that count something (steps, batches) would grow without end."""
+FULL = (
+    "section %r is not measured, nor any further one: there are %d already. A section's name should not contain a step "
+    "or a batch number"
+)
 LONGEST_NAME = 1000
 KEPT = 8192
 """Times kept of each section between two reports; older ones are counted, and forgotten."""
@@ -127,7 +133,7 @@ class Sections:
         self._known: dict[str, Section] = {}
         # Of skipped runs whose kernels stay out of the section around them. Its times are in no report.
         self._untold = Section("", self._failures)
-        self._full_logged = False
+        self._once = Once(log)
 
     def enter(self, name: str, profile_cuda: bool, waits: bool = False) -> SectionContext:
         """The context manager of the next run of a section; `waits`: whether its body waits for other ranks.
@@ -188,7 +194,7 @@ class Sections:
                 "waiting for other ranks"
             )
         if found is None and len(self._known) >= MOST_SECTIONS:
-            self._log_full(name)
+            self._once(logging.WARNING, FULL, name, MOST_SECTIONS)
             return None
         # Atomic: another thread or a signal handler may have added it just now.
         return found or self._known.setdefault(name, Section(name, self._failures, waits))
@@ -197,13 +203,3 @@ class Sections:
         """What is logged once: for each name that is a section, and for all others together."""
         known = isinstance(name, str) and name in self._known
         return f"measuring section {name!r}" if known else "measuring a section"
-
-    def _log_full(self, name: str) -> None:
-        if not self._full_logged:
-            self._full_logged = True
-            log.warning(
-                "section %r is not measured, nor any further one: there are %d already. A section's name "
-                "should not contain a step or a batch number",
-                name,
-                MOST_SECTIONS,
-            )

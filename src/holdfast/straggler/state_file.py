@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import RunDirError, make_private
 from holdfast.journal.writer import Journal
+from holdfast.prefixed_log import Once
 from holdfast.private_file import write_file
 from holdfast.visible import escaped
 
@@ -60,7 +61,8 @@ class StateFile:
             queue.SimpleQueue()
         )
         self._thread: threading.Thread | None = None
-        self._keep_old = self._closed = self._warned = False
+        self._keep_old = self._closed = False
+        self._once = Once(log)
 
     def load(self, nodes: Sequence[str]) -> tuple[list[str], dict[str, Array]] | None:
         """The nodes of each rank and the levels [ranks] by name that were last saved, for a job of ranks on these nodes
@@ -146,14 +148,11 @@ class StateFile:
                 self._warn(f"{type(error).__name__}: {error}")
 
     def _warn(self, problem: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
-                "ranks' history starts empty. This warning is logged once",
-                self.path,
-                problem,
-            )
+        text = (
+            "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the ranks' "
+            "history starts empty. This warning is logged once"
+        )
+        self._once(logging.WARNING, text, self.path, problem)
 
 
 def as_bytes(levels: Mapping[str, Array], nodes: Sequence[str]) -> bytes:

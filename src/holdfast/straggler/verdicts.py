@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from holdfast.prefixed_log import Once
+
 from .exchange import is_collective
 from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
@@ -58,7 +60,7 @@ class Verdicts:
         self._groups = groups
         self._thresholds = thresholds or Thresholds()
         self._judge: Judge | None = None
-        self._has_logged = False
+        self._once = Once(log)
 
     def use(self, thresholds: Thresholds) -> None:
         """Judge by these from the next report on, the last windows included."""
@@ -144,9 +146,7 @@ class Verdicts:
         return f"{alone} compared with no other: there must be {needed} ranks that do the same work"
 
     def _without(self, why: str, level: int = logging.WARNING) -> Judged:
-        if not self._has_logged:
-            log.log(level, "straggler reports have no verdicts: %s. Scores are not affected", why)
-        self._has_logged = True
+        self._once(level, "straggler reports have no verdicts: %s. Scores are not affected", why)
         return Judged(withheld=(why,))
 
 

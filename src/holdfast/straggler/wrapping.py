@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from holdfast.prefixed_log import Once
+
 from .log_texts import reason
 from .sections import LONGEST_NAME, SKIPPED, SectionContext, Sections
 
@@ -190,7 +192,7 @@ def _by_arguments(
     signature = inspect.signature(function)
     ignored = frozenset(one.ignored_args or ())
     base = str(one)
-    told: list[str] = []
+    once = Once(log)
 
     def choose(args: Any, kwargs: Any) -> SectionContext:
         name = base
@@ -210,11 +212,8 @@ def _by_arguments(
                 sections.section(name, False)
         except Exception as error:
             name = base
-            if not told:
-                told.append(name)
-                log.warning(
-                    "%s is measured as a whole: its filter raised %r. Fix the CallableId", name, error
-                )
+            text = "%s is measured as a whole: its filter raised %r. Fix the CallableId"
+            once(logging.WARNING, text, name, error)
         return sections.enter(name, profile_cuda)
 
     return choose
