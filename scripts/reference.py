@@ -25,7 +25,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast import health
 from holdfast.cli.main import _parser
 from holdfast.doctor import table as doctor
 from holdfast.fault_tolerance.config_fields import Effect, Option
@@ -302,19 +301,12 @@ def exit_codes() -> Iterator[str]:
 
 
 def checks() -> Iterator[str]:
-    """What `holdfast doctor` and a launcher check on a node."""
-    yield "## Of holdfast doctor"
-    yield ""
+    """What `holdfast doctor` checks on a node."""
     yield "[holdfast doctor](doctor.md) has its options and verdicts."
+    yield "[Health of nodes](health.md) has the checks of a launcher."
     yield ""
     rows = ((f"`{name}`", text) for name, text in doctor.CHECKS.items())
     yield from table("| check | what it reports |", rows)
-    yield "## Of a launcher"
-    yield ""
-    yield "[Health of nodes](health.md) has when they are made, and what follows from a finding."
-    yield ""
-    found = ((f"`{name}`", *texts) for name, texts in health.CHECKS.items())
-    yield from table("| check | sick | a warning |", found)
 
 
 def faults() -> Iterator[str]:

@@ -41,5 +41,18 @@ class Prefixed(_Named):
         return (self._rank == 0 or level >= logging.WARNING) and super().isEnabledFor(level)
 
 
+class Once:
+    """Logs each text once, whatever the values in it are."""
+
+    def __init__(self, logger: logging.Logger | _Adapter) -> None:
+        self._log = logger
+        self._logged: set[str] = set()
+
+    def __call__(self, level: int, text: str, *values: object) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            self._log.log(level, text, *values)
+
+
 log = _Named(logging.getLogger("holdfast"), "holdfast:")
 """The lines of everything else."""

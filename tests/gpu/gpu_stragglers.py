@@ -147,13 +147,14 @@ def _attach(gpu: Any, window: _Window) -> Row:
     from holdfast.straggler.kernels.cupti import load_core
 
     core: Any = load_core()
-    right, records, seconds, before = [], [], [], core.times_left
+    times_left = core._library.holdfast_kernels_times_left  # how often CUPTI left the process
+    right, records, seconds, before = [], [], [], times_left()
     for _ in range(by_mode(20, 3)):
         pending = gpu.start_long_work()
         records.append(window.measure(lambda: gpu.launch_two_kinds(1)).records)
         seconds.append(window.attaching)
         right.append(gpu.is_right(pending))
-    left = core.times_left - before
+    left = times_left() - before
     reason = f"{right.count(False)} wrong results; detached {left} times; records of each window: {records}"
     figures = {"detached": left, "attaching_ms": 1000 * statistics.median(seconds)}
     return row(ATTACH, all(right) and all(records) and left >= len(right) - 1, reason, **figures)

@@ -6,7 +6,6 @@ import inspect
 import io
 import logging
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -21,9 +20,7 @@ from holdfast.integrations import transformers
 from holdfast.ptl_resiliency import (
     FaultToleranceCallback,
     FaultToleranceSectionsCallback,
-    PreemptionCallback,
     StragglerDetectionCallback,
-    recipes,
 )
 from holdfast.ptl_resiliency.recipes import straggler_det_callback
 
@@ -105,7 +102,7 @@ def test_what_is_refused(wrong: dict[str, Any], said: str) -> None:
     assert said in str(refused.value)
 
 
-# -- the recipe functions return the callbacks themselves
+# -- the recipe function returns the callback itself
 
 
 def test_the_straggler_recipe() -> None:
@@ -115,15 +112,6 @@ def test_the_straggler_recipe() -> None:
     other = straggler_det_callback(60, False, 0.5, 0.6)._settings
     assert (other.report_time_interval, other.stop_if_detected) == (60.0, False)
     assert (other.relative_threshold, other.individual_threshold) == (0.5, 0.6)
-
-
-def test_the_others_have_the_documented_defaults_and_return_their_callbacks() -> None:
-    fault_tolerance = inspect.signature(recipes.fault_tolerance_callback).parameters
-    assert fault_tolerance["autoresume"].default is None
-    assert fault_tolerance["calculate_timeouts"].default is True
-    assert inspect.signature(recipes.preemption_callback).parameters["sig"].default == signal.SIGTERM
-    assert type(recipes.fault_tolerance_callback()) is FaultToleranceCallback
-    assert type(recipes.preemption_callback()) is PreemptionCallback
 
 
 # -- the constructors' docstrings describe every parameter, with unit and default, as documents 1 and 2 promise

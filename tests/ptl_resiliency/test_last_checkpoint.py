@@ -12,9 +12,9 @@ import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
-from holdfast.checkpoints.atomic import aside
+from holdfast.checkpoints.atomic import aside, put_in_place
 from holdfast.patches import Patches
-from holdfast.ptl_resiliency.checkpoints import _take_place, keep_whole, save_last
+from holdfast.ptl_resiliency.checkpoints import keep_whole, save_last
 from tests.ptl_resiliency.small import AGAIN, At, Small, keeper, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -212,7 +212,7 @@ def test_whatever_was_there(tmp_path: Path, new: str, old: str) -> None:
             path.touch()
         elif kind == "link":
             path.symlink_to("epoch=1.ckpt")
-    _take_place(aside(str(final)), str(final))
+    put_in_place(aside(str(final)), str(final))
     assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
     assert final.is_file() == (new == "file") and not final.is_symlink()
 

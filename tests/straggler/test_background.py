@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import Detector
-from holdfast.straggler.background import MOST_WAITING, Background, begin
-from holdfast.straggler.channel import Alone
+from holdfast.straggler.background import MOST_WAITING, Background
 from tests.processes import Spawned, Spawner, wait_until
 from tests.straggler.jobs import printed, start
 from tests.straggler.ranks import Table, ThreadChannel
@@ -189,7 +188,6 @@ def test_a_forked_process_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_others_there_is_no_thread(caplog: pytest.LogCaptureFixture) -> None:
-    assert begin(lambda: Alone(0)) is None
     Detector.initialize(background=True)
     with Detector.detection_section("a"):
         pass
@@ -198,15 +196,15 @@ def test_without_others_there_is_no_thread(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.records == []
 
 
-def test_a_group_that_cannot_be_made_ends_the_reports(caplog: pytest.LogCaptureFixture) -> None:
-    def fails() -> Alone:
+def test_a_group_that_cannot_be_made_ends_the_reports(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no way to " + "x" * 1000)
 
-    background: Background[str] | None = begin(fails)
-    assert background is not None
-    background.hand_over(lambda: "never")
-    assert background.newest() is None
-    background.close()
+    monkeypatch.setattr("holdfast.straggler.session.find", fails)
+    Detector.initialize(background=True)
+    assert [Detector.generate_report(), Detector.generate_report()] == [None, None]
     (record,) = caplog.records
     assert record.getMessage().startswith("straggler reports have ended: RuntimeError: no way to")
     assert len(record.getMessage()) < 300

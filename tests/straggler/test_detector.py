@@ -20,7 +20,6 @@ NOT_INITIALIZED: list[Callable[[], object]] = [
     lambda: Detector.detection_section("a"),
     lambda: Detector.detection_section(),
     lambda: Detector.collective_section("barrier"),
-    lambda: Detector.watch_ddp(None),  # type: ignore[arg-type]
     lambda: Detector.wrap_callables([CallableId(str, "upper")]),
     Detector.generate_report,
     Detector.generate_report_if_interval_elapsed,

@@ -131,7 +131,7 @@ def test_each_part_is_closed_though_others_fail(caplog: pytest.LogCaptureFixture
     Detector.wrap_callables([CallableId(Model, "forward")])
     session = Detector._session
     assert session is not None
-    session.sections.close = fails  # type: ignore[method-assign]
+    session._capture.close = fails  # type: ignore[method-assign]
     session._host.close = fails  # type: ignore[method-assign]
     Detector.shutdown()
     assert Model.forward is original

@@ -27,7 +27,7 @@ def ran(session: Session, section: str, milliseconds: float) -> None:
     """As if a body had taken so long."""
     with session.sections.enter(section, False):
         pass
-    kept = session.sections._working[section].kept
+    kept = session.sections._known[section].kept
     kept.pop()
     kept.append(round(milliseconds * 1e6))
 
@@ -109,7 +109,9 @@ def test_a_section_that_waits_is_shown_and_never_scored(gathered: bool) -> None:
     def work(channel: ThreadChannel) -> Report | None:
         one = session(channel, {}, gather_on_rank0=gathered)
         ran(one, "fwd", 10.0 + channel.rank)
-        one.sections.waits("barrier")(5_000_000 * (4 - channel.rank))
+        with one.sections.enter("barrier", False, waits=True):
+            pass
+        one.sections._known["barrier"].kept[0] = 5_000_000 * (4 - channel.rank)
         return one.report()
 
     found, _ = run(4, work)

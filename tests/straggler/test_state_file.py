@@ -84,9 +84,8 @@ def of_version(version: int, nodes: list[str]) -> bytes:
         (of_version(VERSION, ["n0"]), "it is of a job with 1 ranks, not 4"),
         (of_version(VERSION, ["x", "x", "y", "y"]), "it is of a job on other nodes (x, …; now n0, …)"),
         (b"", "it is empty"),
-        (b'{"version":1,"ranks":1,"nodes":["n0"],"state":{}}', "it is of version 1, not 2"),
     ],
-    ids=range(5),
+    ids=range(4),
 )
 def test_a_file_that_does_not_fit_is_one_warning_and_kept_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, says: str
@@ -220,17 +219,17 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
     tmp_path: Path, hang: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = StateFile(str(tmp_path / "state.json"))
-    assert hang.wait(10)
     began = time.monotonic()
     assert file.load(NODES) is None
     assert time.monotonic() - began < 5
+    assert hang.is_set()
     began = time.monotonic()
     for number in range(1000):
         file.save(numbered(number), NODES)
     file.close(timeout=0.1)
     assert time.monotonic() - began < 5
     assert file._states.qsize() <= 2  # nothing piles up
-    assert "its filesystem has not answered for 1 s" in caplog.messages[0]
+    assert "it could not be read within 1 s" in caplog.messages[0]
     assert "not written within 0.1 s" in caplog.messages[1]
     assert len(caplog.messages) == 2
 
@@ -273,4 +272,4 @@ def test_no_thread_to_read_it_is_one_warning(
     with monkeypatch.context() as limits:
         limits.setattr(threading.Thread, "start", refuses)
         assert load(tmp_path / "s") is None
-    assert "no thread could be started to read it" in caplog.text
+    assert "it could not be read within 1 s" in caplog.text

@@ -207,9 +207,8 @@ class Keeper:
     def _attempt(self) -> signal.Signals | None:
         """Run one to its very end; returns the signal that cancelled it, if any."""
         attempt = Attempt(self._file.ledger.next_number, time.time(), host=self._host, mark=uuid.uuid4().hex)
-        self._file.append(
-            records.attempt_begins(attempt.began, attempt)
-        )  # before there is anything to be found
+        # Before there is anything to be found.
+        self._file.append(records.attempt_begins(attempt.began, attempt))
         try:
             command = Command(self._plan.command, self._environment(attempt), self._signals, attempt.number)
         except OSError as error:

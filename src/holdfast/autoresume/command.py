@@ -1,17 +1,15 @@
 """One attempt as a process, from its start to the end of its last process; and the signals that we get meanwhile.
 
-The command leads a session of its own, so that a Ctrl-C in the terminal reaches it once, from us, and the terminal
-never stops it. It gets SIGTERM from the kernel when we die, however that happens. We are the subreaper of what it
-starts: processes that it leaves behind are found, and no zombie stays.
+The command leads a session of its own, so that a Ctrl-C reaches it once, from us. It gets SIGTERM from the kernel when
+we die. We are the subreaper of what it starts.
 
-What always holds: when an attempt is over, nothing of it runs that SIGKILL can end, so the next one finds its ports,
-GPUs and files free. Who cancels gives it time to save; only a second Ctrl-C ends it at once, since schedulers repeat
-SIGTERM. The attempt of a killed keeper is not signalled a second time, or a program would save twice; only what it
-leaves behind is asked to end, since a script may not have passed the signal on. Signals wait until they are asked for,
-so none breaks anything off half-way. One that was ignored when we were started stays ignored (nohup).
+What always holds: when an attempt is over, nothing of it runs that SIGKILL can end. Who cancels gives it time to save;
+only a second Ctrl-C ends it at once, since schedulers repeat SIGTERM. The attempt of a killed keeper is not signalled a
+second time, or a program would save twice; only what it leaves behind is asked to end. Signals wait until they are
+asked for; one that was ignored when we were started stays ignored (nohup).
 
-Does not cover: SIGKILL and SIGSTOP to us. A process that another user owns by then (set-uid); it is logged and left
-running. A killed keeper's attempt on another machine; its processes cannot be seen from here.
+Does not cover: SIGKILL and SIGSTOP to us; a process that another user owns by then; a killed keeper's attempt on
+another machine.
 """
 
 from __future__ import annotations

@@ -1,23 +1,16 @@
 """The retry policy: after an attempt, one more or not? Which nodes are to be left out of it? Pure.
 
-`holdfast autoresume`, `holdfast slurm` and the job script of NeMo-Run decide by it. The reasons are sentences of one
-line, without anything that a terminal acts on.
+`holdfast autoresume`, `holdfast slurm` and the job script of NeMo-Run decide by it. What spends the budget is a *row of
+failures*: attempts that failed, or lost a node, one after the other. The row is over when the training got on:
 
-What spends the budget is a *row of failures*: attempts that failed, or lost a node, one after the other. Preemptions,
-time limits and clean ends are no failures and spend nothing. A row is over when the training got on:
+- where the program reports its steps: an attempt resumed at a later step than all before it;
+- where it does not: an attempt that ended without failing ran longer than each failed one of the row.
 
-- where the program reports its steps: an attempt resumed at a later step than all before it, so one of those saved
-  work;
-- where it does not: an attempt that ended without failing ran longer than each failed one of the row, so it has
-  outlived what they died of.
+What always holds: attempts without progress do not continue without end, whatever their exit codes are: failures end
+the chain after `max_failures` in a row, the same failure after --ft-same-failure-limit restart cycles in a row, clean
+ends without the finished flag, and time limits between which no step was won, after `max_idle` in a row.
 
-What always holds: attempts without progress do not continue without end, whatever their exit codes are. Failures end
-the chain after `max_failures` in a row; the same failure again and again after --ft-same-failure-limit restart cycles
-in a row, in all attempts; clean ends without the finished flag, and time limits between which no step was won, after
-`max_idle` in a row.
-
-Does not cover: preemptions that the scheduler or the journal reports. They may follow each other forever: that is
-the scheduler's decision, and `max_jobs` is the limit.
+Does not cover: preemptions that the scheduler or the journal reports; `max_jobs` is their limit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The documented constructors of the fault-tolerance callbacks, the same for every framework; and callbacks' loggers.
 
-What always holds: arguments that cannot be meant are refused when the callback is made; an environment that they
-cannot work in, when the training begins.
-Where the program (NeMo, say) has handlers, it decides what is shown; while there are none, the callback's lines go to
-stderr from INFO on, since they are what it is used for. The root logger stays as the program left it: a handler or a
-level of ours there would show other libraries' lines, and keep `logging.basicConfig` from doing anything.
+What always holds: arguments that cannot be meant are refused when the callback is made; an environment that they cannot
+work in, when the training begins. While the program has no logging handlers, a callback's lines go to stderr from INFO
+on; the root logger stays as it is, or other libraries' lines would show, and `logging.basicConfig` do nothing.
 
 Does not cover: what the arguments do; a program that sets up logging later, for warnings only, on the root: lines from
 INFO on reach its handlers.
@@ -145,6 +143,16 @@ def why_no_launcher(who: str) -> str:
         f"Run `ft_launcher --nproc-per-node=N {script}` with N ranks on this node, "
         f"in place of `python {script}` or torchrun; or take the callback out of the trainer."
     )
+
+
+def refuse_untested(framework: str, version: str, tested: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """Raises RuntimeError where the framework is older or newer than the first and the last that were tested."""
+    first, last = (".".join(map(str, each)) for each in tested)
+    if not tested[0] <= tuple(int(part) for part in version.split(".")[:2]) <= tested[1]:
+        raise RuntimeError(
+            f"holdfast was tested with {framework} {first} to {last}, and this is {version}: install one of those "
+            f"(pip install '{framework.lower()}=={last}.*'), or a holdfast that was tested with yours"
+        )
 
 
 def parse_params(params: Any) -> SimulatedFaultParams | None:

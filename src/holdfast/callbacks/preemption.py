@@ -1,20 +1,16 @@
 """Preemption of one training, whatever framework runs it: signals, where all ranks stop, the time left, the log lines.
 
-A framework's callback calls `Preemption` at its boundaries, saves a checkpoint where that returns that the rank stops,
-and reports when it is complete. All ranks stop at the same place, in one of three ways: under ft_launcher the launchers
-agree on it (`Agreed`), and the ranks run no collective for it while they train; a process that trains alone stops at
-its next boundary (`Way`); several ranks under another launcher ask each other (`Together`).
+All ranks stop at the same place, in one of three ways: under ft_launcher the launchers agree on it (`Agreed`); a
+process that trains alone stops at its next boundary (`Way`); several ranks under another launcher ask each other
+(`Together`).
 
-What always holds: until all ranks have come to `listen` a signal does what it would do without the callback; all ranks
-of a training take the same way, and none asks anybody in a signal handler; no process exits with 0 after `stop` unless
-`complete` or `nothing_saved` is called; `close` puts the handlers back, unless this process exits for a preemption: a
-second signal must not end it sooner.
+What always holds: until all ranks have come to `listen` a signal does what it would do without the callback; no rank
+asks anybody in a signal handler; no process exits with 0 after `stop` unless `complete` or `nothing_saved` is called;
+`close` puts the handlers back, unless this process exits for a preemption: a second signal must not end it sooner.
 
-Does not cover: a rank that never comes to another boundary (it hangs: `ft_launcher` ends it); places between
-boundaries, so the running step is waited for; ranks that train different numbers of batches; several ranks without a
-process group and without ft_launcher; several ranks whose launchers cannot agree (a node is lost): they train on until
-they are ended; clusters that tell no time (Kubernetes' grace period is known to the launcher only if its --term-timeout
-says it).
+Does not cover: a rank that never comes to another boundary; ranks that train different numbers of batches; several
+ranks without a process group and without ft_launcher; several ranks whose launchers cannot agree: they train on until
+they are ended; clusters that tell no time.
 """
 
 from __future__ import annotations
@@ -28,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from holdfast.fault_tolerance.stop import StopPoint, position
+from holdfast.prefixed_log import Once
 from holdfast.side_group import CollectiveFailed, SideGroup
 
 from .arguments import named
@@ -75,7 +72,7 @@ class Preemption:
         """All ranks stop here."""
         self._rank = rank
         self._way = Way(self.notices)
-        self._has_logged_signal = False
+        self._once = Once(self.log)
         self._began = 0.0
 
     def listen(self, take_over: Callable[[], None]) -> bool:
@@ -177,14 +174,12 @@ class Preemption:
 
     def _stops_here(self, stops: bool) -> bool:
         # Not in the handler: it may have interrupted a thread of this process that holds the log's lock.
-        if self.notices.number:
-            self._log_signal()
+        self._log_signal()
         return stops
 
     def _log_signal(self) -> None:
-        if self.notices.number and not self._has_logged_signal:
-            self._has_logged_signal = True
-            self.log.warning("Received signal %d, initiating graceful stop", self.notices.number)
+        if self.notices.number:
+            self._once(logging.WARNING, "Received signal %d, initiating graceful stop", self.notices.number)
 
     def _say(self, text: str) -> None:
         if self._rank == 0:

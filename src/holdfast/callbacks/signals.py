@@ -1,17 +1,14 @@
 """Signals that ask a training to stop: their handlers in the ranks, and data loader workers that outlive them.
 
-A scheduler signals every process of a job. A worker that dies of it ends the rank's next batch with an error, before
-the rank has come to the place where it saves.
+A scheduler signals every process of a job; a worker that dies of it ends the rank's next batch with an error.
 
 What always holds: a handler only notes the signal's number and passes it on; it logs nothing, as what it interrupts may
-hold the log's lock; a second signal changes nothing; the default action is not in force before `restore`; a forked
-child takes the signal as it would without us, unless it is to be a data loader's worker. A worker still runs the user's
-`worker_init_fn`; programs that a worker starts are not affected; loaders that are no torch `DataLoader` are left alone;
-workers left at the end of the process are ended, as torch would have, and no other child.
+hold the log's lock; the default action is not in force before `restore`; a forked child takes the signal as it would
+without us, unless it is to be a data loader's worker. A worker still runs the user's `worker_init_fn`; workers left at
+the end of the process are ended, and no other child.
 
-Does not cover: threads other than the main one, in which Python allows no handlers. A signal between a worker's start
-and its `worker_init_fn`: a few milliseconds when it is forked, its imports (seconds) when it is spawned. Workers that a
-loader of another kind starts.
+Does not cover: threads other than the main one, in which Python allows no handlers; a signal between a worker's start
+and its `worker_init_fn`; workers of loaders that are no torch `DataLoader`.
 """
 
 from __future__ import annotations
@@ -250,9 +247,8 @@ def _end_workers(pid: int) -> None:
     # torch's handler raises for each worker that is killed while its loader's iterator lives, here between two of them.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child_pid in left:
-        with suppress(
-            OSError
-        ):  # torch's workers take Ctrl-C for their end, and leave no temporary folder behind
+        # torch's workers take Ctrl-C for their end, and leave no temporary folder behind.
+        with suppress(OSError):
             os.kill(child_pid, signal.SIGINT)
     deadline = time.monotonic() + GRACE
     for child in left.values():

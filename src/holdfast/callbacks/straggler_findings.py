@@ -198,11 +198,6 @@ def performance(title: str, scores: Scores, nodes: Mapping[int, str], count: int
     return "\n".join([f"\n{title}:", *lines])
 
 
-def processing_time(seconds: float) -> str:
-    """The documented line that ends the texts of each report."""
-    return f"Straggler report processing time: {seconds:.3f} sec."
-
-
 def warning(what: str, stragglers: Iterable[StragglerId]) -> str:
     """The documented form of a warning about these ranks."""
     affected = ", ".join(repr(one) for one in sorted(stragglers, key=lambda one: one.rank))

@@ -8,14 +8,16 @@ Does not cover: when a training begins, steps and ends, what is measured, and sa
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.in_time import UnderWay
+from holdfast.prefixed_log import Once
 from holdfast.straggler.detector import Detector, running
+from holdfast.straggler.log_texts import Failures
 from holdfast.visible import escaped
 
 from .arguments import named
@@ -32,7 +34,6 @@ from .straggler_findings import (
     findings,
     lines,
     metrics,
-    processing_time,
     suspects,
     suspects_by_score,
     why_sections,
@@ -128,6 +129,9 @@ class StragglerArguments:
 
 
 Give = Callable[[dict[str, float]], object]
+Read = tuple[bool, list[Fields], dict[str, float]]
+"""Of a report: whether there is a straggler to stop for, the nodes to leave out then, and the metrics."""
+REPORT = "a straggler report"
 
 
 class StragglerDetection:
@@ -160,7 +164,8 @@ class StragglerDetection:
         self.log = named(settings.logger_name)
         self._settings = settings
         self._confirmation = Confirmation()
-        self._has_logged_sections = self._has_logged_failure = self._has_logged_left_out = False
+        self._failures = Failures()
+        self._once = Once(self.log)
         self._left_out = 0
         self._making: tuple[UnderWay[Report | None], Give] | None = None
         if settings.stop_if_detected and rank == 0:
@@ -197,8 +202,7 @@ class StragglerDetection:
         try:
             self._making = UnderWay(make), give
         except RuntimeError:  # no thread to be had
-            with self._logging_a_failure():
-                self._take(make(), give)
+            self._failures.guarded(REPORT, lambda: self._take(make(), give), None)
 
     def close(self) -> None:
         """Read the last report, and shut the detector down."""
@@ -213,53 +217,53 @@ class StragglerDetection:
         if self._making is None:
             return
         (making, give), self._making = self._making, None
-        with self._logging_a_failure():
-            self._take(making.answer(PATIENCE), give if to_loggers else None)
+        taken = give if to_loggers else None
+        self._failures.guarded(REPORT, lambda: self._take(making.answer(PATIENCE), taken), None)
         # Only now: a log handler that blocks may be what the thread waited for.
-        if self._left_out and not self._has_logged_left_out:
-            self._has_logged_left_out = True
-            self.log.warning(
-                "%d straggler reports were left out, as the one before was not made yet. This is logged once",
-                self._left_out,
+        if self._left_out:
+            text = (
+                "%d straggler reports were left out, as the one before was not made yet. This is logged once"
             )
+            self._once(logging.WARNING, text, self._left_out)
 
     def _take(self, report: Report | None, give: Give | None) -> None:
         if report is None:
             return
         started = perf_counter()
         values = self._read(report)[2]
-        if values and self._settings.metrics and give is not None:
-            with self._logging_a_failure():
-                give(values)
+        if give is not None:
+            self._give(values, give)
         self._log_time(report.generate_report_elapsed_time / 1e3 + perf_counter() - started)
 
     def _decided(self, report: Report | None, started: float, give: Give) -> bool:
         """Whether the job stops, as rank 0 found and all ranks know."""
-        is_straggling, blamed, values = False, list[Fields](), dict[str, float]()
+        found: Read = False, [], {}
         if report is not None:  # on rank 0
-            with self._logging_a_failure():
-                is_straggling, blamed, values = self._read(report)
+            found = self._failures.guarded(REPORT, lambda: self._read(report), found)
+        is_straggling, blamed, values = found
         # First of all: the others wait for it, and what takes the metrics may take its time.
         stops = running().agreed(is_straggling)
-        if values and self._settings.metrics:
-            with self._logging_a_failure():
-                give(values)
+        self._give(values, give)
         self._log_time(perf_counter() - started)
         if stops:
             record_suspects(blamed)
             self.log.error(TERMINATING)
         return stops
 
-    def _log_time(self, seconds: float) -> None:
-        self.log.info(processing_time(seconds))
+    def _give(self, values: dict[str, float], give: Give) -> None:
+        if values and self._settings.metrics:
+            self._failures.guarded("giving metrics", lambda: give(values), None)
 
-    def _read(self, report: Report) -> tuple[bool, list[Fields], dict[str, float]]:
-        """Log it. Returns whether there is a straggler to stop for, the nodes to leave out then, and the metrics."""
+    def _log_time(self, seconds: float) -> None:
+        """The documented line that ends the texts of each report."""
+        self.log.info("Straggler report processing time: %.3f sec.", seconds)
+
+    def _read(self, report: Report) -> Read:
+        """Log it."""
         found = findings(report, self._settings)
         confirmed = self._confirmation.of(found, report)
-        if found.by_section and not self._has_logged_sections:
-            self._has_logged_sections = True
-            self.log.info(why_sections(report))
+        if found.by_section:
+            self._once(logging.INFO, why_sections(report))
         for level, text in lines(found, report, self._settings):
             self.log.log(level, text)
         is_straggling = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)
@@ -268,17 +272,6 @@ class StragglerDetection:
                 self.log.warning("The job ends for %s", escaped(str(verdict)))
         blamed = suspects_by_score(found, report) if self._settings.stop_on == SCORES else suspects(confirmed)
         return is_straggling, blamed, metrics(found)
-
-    @contextmanager
-    def _logging_a_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if not self._has_logged_failure:
-                self._has_logged_failure = True
-                self.log.warning(
-                    "a straggler report failed (%s: %s). Training continues", type(error).__name__, error
-                )
 
 
 def measure_from_forward(module: Any, call: Callable[[], Any]) -> Any:

@@ -1,15 +1,13 @@
 """One training under supervision: heartbeats or sections, learned limits, the finished flag, what a failure asks for.
 
 `HeartbeatTraining` and `SectionTraining` are what a fault-tolerance callback of any framework holds from the begin of a
-training to its end; the callback calls them at the framework's hooks. The trainings of one process share the one
-`RankMonitorClient` and a side group of the ranks: the first begins supervision, the last ends it.
+training to its end. The trainings of one process share one `RankMonitorClient` and a side group of the ranks.
 
 What always holds: the errors of a wrong start are raised when the object is made; from then on nothing raises because
-supervision fails, which is logged once. Limits are learned by all ranks or by none, and the waiting for other ranks is
-limited. `end` may be called at any time and twice. An evaluation by itself learns nothing, creates no flag, and asks no
-other rank anything: it may be of one rank only.
-Does not cover: which hook calls what; a client that the program has made itself: only one may write the board, so that
-is an error of the client's own; exceptions of other ranks, as each rank's policy sees its own.
+supervision fails, which is logged once. Limits are learned by all ranks or by none. An evaluation by itself learns
+nothing, creates no flag, and asks no other rank anything: it may be of one rank only.
+Does not cover: which hook calls what; a client that the program has made itself, which is an error of the client's own;
+exceptions of other ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
     Selection,
     is_clean_stop,
 )
-from holdfast.prefixed_log import Prefixed
+from holdfast.prefixed_log import Once, Prefixed
 from holdfast.side_group import SideGroup
 from holdfast.testing.injector import simulate
 
@@ -133,7 +131,7 @@ class SupervisedTraining(ABC):
             verify_environment(arguments, rank, self.log)
         self._arguments, self._rank, self._step, self._evaluates = arguments, rank, step, evaluates
         self._faults: Any = None
-        self._has_logged_loss = False
+        self._once = Once(self.log)
         self.supervision = Supervision.join(self)
         self.client = self.supervision.client
         try:
@@ -231,9 +229,7 @@ class SupervisedTraining(ABC):
         try:
             call(*arguments)
         except RankMonitorClientError as error:
-            if not self._has_logged_loss:
-                self._has_logged_loss = True
-                self.log.warning(self._loss, error)
+            self._once(logging.WARNING, self._loss, error)
             return False
         return True
 
@@ -364,7 +360,6 @@ class SectionTraining(SupervisedTraining):
         self.rules = SectionRules()
         self._opened: set[str] = set()
         self._thread = get_ident()
-        self._logged_notes: set[str] = set()
         self.supervision.has_sections = True
         self._open(SETUP)
 
@@ -439,9 +434,7 @@ class SectionTraining(SupervisedTraining):
     def _note(self, notes: tuple[str, ...]) -> None:
         """Say, once each, why something is not learned."""
         for note in notes:
-            if note not in self._logged_notes:
-                self._logged_notes.add(note)
-                self.log.info(note)
+            self._once(logging.INFO, note)
 
     def _limits(self) -> Any:
         limits = self.client.section_timeouts

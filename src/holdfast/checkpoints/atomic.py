@@ -54,22 +54,23 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def put_in_place(unfinished: str, final: str) -> None:
-    """Give a complete file its name, so that it survives a power cut. Raises OSError.
+    """Give a complete file or folder its name, a file so that it survives a power cut. Raises OSError.
 
-    A folder takes the place of one that is there, a damaged one that was skipped for example.
+    What is there, a damaged one that was skipped for example, is replaced. Does nothing where nothing was written.
     """
     _refuse_devices(final)
-    if not os.path.isfile(unfinished):
-        if os.path.isdir(unfinished):  # an I/O that writes folders, whatever it is asked
-            if os.path.lexists(final):
-                exchange(unfinished, final)
-            else:
-                os.rename(unfinished, final)
-        return
-    flush(unfinished)
-    os.replace(unfinished, final)
-    with suppress(OSError):
-        flush(os.path.dirname(final))
+    if os.path.isfile(unfinished):
+        flush(unfinished)
+        if not os.path.isdir(final) or os.path.islink(final):
+            os.replace(unfinished, final)
+            with suppress(OSError):
+                flush(os.path.dirname(final))
+            return
+    if os.path.lexists(unfinished):
+        if os.path.lexists(final):
+            exchange(unfinished, final)
+        else:
+            os.rename(unfinished, final)
 
 
 def exchange(unfinished: str, final: str) -> None:

@@ -23,10 +23,13 @@ import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.prefixed_log import log
 from holdfast.visible import escaped
+
+if TYPE_CHECKING:
+    from holdfast.side_group import SideGroup
 
 STATE = "trainer_state.json"
 MARK = "checkpoint-is-incomplete.txt"
@@ -103,24 +106,34 @@ def last_complete_on_all_ranks(folder: str | os.PathLike[str]) -> Path | None:
     """
     from holdfast.side_group import SideGroup  # others of this module's users need no collectives
 
-    failed = "!"
     side = SideGroup()
     try:
-        text = ""
-        if side.rank == 0:
-            try:
-                found = last_complete(folder)
-                text = "" if found is None else str(found.absolute())
-                text.encode()
-            except Exception as error:  # of any type: the other ranks wait for the result
-                why = getattr(error, "strerror", None) or error
-                text = f"{failed}checkpoints cannot be looked for in {os.fspath(folder)!a}: {why}"
-        told = side.broadcast_text(text, patience=side.setup_timeout)
+        told = chosen_by_rank_0(side, folder, lambda: last_complete(folder))
     finally:
         side.close()
+    return Path(told) if told else None
+
+
+def chosen_by_rank_0(
+    side: SideGroup, folder: str | os.PathLike[str], choose: Callable[[], Path | None]
+) -> str:
+    """The absolute path that `choose` gives on rank 0, on every rank; empty for none. Collective.
+
+    Raises OSError on all ranks if it fails there, and CollectiveFailed if rank 0 does not answer.
+    """
+    failed, text = "!", ""
+    if side.rank == 0:
+        try:
+            found = choose()
+            text = "" if found is None else str(found.absolute())
+            text.encode()
+        except Exception as error:  # of any type: the other ranks wait for the result
+            why = getattr(error, "strerror", None) or error
+            text = f"{failed}checkpoints cannot be looked for in {os.fspath(folder)!a}: {why}"
+    told = side.broadcast_text(text, patience=side.setup_timeout)
     if told.startswith(failed):
         raise OSError(told.removeprefix(failed))
-    return Path(told) if told else None
+    return told
 
 
 def look(folder: str | os.PathLike[str]) -> Search:

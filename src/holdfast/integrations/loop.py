@@ -31,6 +31,7 @@ from holdfast.callbacks.completion import create_flag, flag_path, record_chosen
 from holdfast.callbacks.signals import STOPS, Notices
 from holdfast.fault_tolerance import RankMonitorClient, RankMonitorClientError
 from holdfast.fault_tolerance.stop import StopPoint, position
+from holdfast.prefixed_log import Once
 
 if TYPE_CHECKING:
     from holdfast.straggler import Detector
@@ -81,7 +82,7 @@ class Loop:
         self._notices = Notices(set(signals))
         self._steps = 0
         self._entered = False
-        self._told = False
+        self._once = Once(log)
 
     def __enter__(self) -> Loop:
         if self._straggler is not None:
@@ -199,9 +200,9 @@ class Loop:
     def _has_lost_supervision(self) -> bool:
         """Whether the program has ended the client's supervision within the `with` block, which is logged once."""
         is_lost = self._entered and not self.client.is_initialized
-        if is_lost and not self._told:
-            self._told = True
-            log.warning("supervision has ended before the training: the client was shut down")
+        if is_lost:
+            text = "supervision has ended before the training: the client was shut down"
+            self._once(logging.WARNING, text)
         return is_lost
 
     def _end_step(self) -> None:
@@ -219,6 +220,5 @@ class Loop:
             return self._notices.number != 0
         if self._stop.passes(position(self._steps)):
             return True
-        return (
-            self._alone and self._notices.number != 0 and self._stop.given_up
-        )  # no other rank to agree with
+        # Where there is no other rank to agree with.
+        return self._alone and self._notices.number != 0 and self._stop.given_up

@@ -37,7 +37,7 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
     Selection,
     is_clean_stop,
 )
-from holdfast.prefixed_log import Prefixed
+from holdfast.prefixed_log import Once, Prefixed
 from holdfast.side_group import SideGroup
 from holdfast.testing.injector import Faults, simulate
 from holdfast.testing.simulated import SimulatedFaultParams
@@ -95,18 +95,12 @@ class _Run:
         self.side = SideGroup()
         self.log = Prefixed(log, self.side.rank, "fault tolerance")
         self.faults: list[Faults] = []
-        self._logged: set[str] = set()
+        self.once = Once(self.log)
         try:
             self.kept = KeptTimeouts(Path(path).absolute(), SECTION, self.side, self.log)
         except BaseException:
             self.side.close()
             raise
-
-    def once(self, text: str, level: int = logging.INFO) -> None:
-        """Log it, if it was not logged before."""
-        if text not in self._logged:
-            self._logged.add(text)
-            self.log.log(level, text)
 
     def close(self) -> None:
         """Not collective."""
@@ -229,7 +223,7 @@ def shutdown(global_state: Any) -> None:
     if error is None or is_clean_stop(error):
         _maybe_update_timeouts(global_state, is_closing_ft=True)
     else:
-        _runs[client].once(FAILURE_NOTE)
+        _runs[client].once(logging.INFO, FAILURE_NOTE)
     abort(global_state)
 
 
@@ -294,7 +288,7 @@ def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> No
         return
     run, own = _runs[client], _selection(state, closing=is_closing_ft)
     for note in own.notes:
-        run.once(note)
+        run.once(logging.INFO, note)
     patience = kept_timeouts.patience(client)
     agreed = kept_timeouts.sections_wanted_by_all(run.side, own, run.log, patience=patience)
     if agreed:
@@ -348,6 +342,5 @@ def _call(client: RankMonitorClient, call: Callable[[str], None], section: str) 
     try:
         call(section)
     except RankMonitorClientError as error:
-        _runs[client].once(
-            f"the training continues, but supervision may not see all of it: {error}", logging.WARNING
-        )
+        text = "the training continues, but supervision may not see all of it: %s"
+        _runs[client].once(logging.WARNING, text, error)

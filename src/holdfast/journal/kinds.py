@@ -292,18 +292,14 @@ FIELDS: dict[str, dict[str, str]] = {
             "ones were not asked for); null where unknown"
         ),
         "columns": (
-            "for each kind of score its `quantiles` (0, 1, 10, 50, 90, 100 %) and the 16 `worst` and `best` "
-            "ranks. Of more than 32 sections those with the lowest scores; `sections_left_out` counts the "
-            "others"
+            "for each kind of score its `quantiles` (0, 1, 10, 50, 90, 100 %). Of more than 32 sections those "
+            "with the lowest scores; `sections_left_out` counts the others"
         ),
         "rows": (
             "rank, node and all its scores in the order of `columns`, for the 16 worst and best ranks by "
             "`overall` and those with a verdict"
         ),
-        "nodes, worst_nodes": (
-            "how many there are; of the worst 16 how many ranks were named, how many are 15 % below the "
-            "median rank, the worst rank and the median"
-        ),
+        "nodes": "how many there are",
     },
 }
 """The fields of events that have many."""

@@ -29,13 +29,5 @@ _HOME = {
     "StragglerDetectionCallback": "callbacks",
 }
 
-__all__ = [
-    "FaultToleranceCallback",
-    "FaultToleranceSectionsCallback",
-    "HoldfastCallback",
-    "PreemptionCallback",
-    "SimulatedFaultParams",
-    "StragglerDetectionCallback",
-]
-
+__all__ = list(_HOME)
 __getattr__, __dir__ = names(__name__, _HOME, needs_torch=True)

@@ -1,35 +1,21 @@
 """What our callbacks do at Lightning's hooks: heartbeats, straggler reports, preemption, and all three in one.
 
-`FaultToleranceCallback` sends a heartbeat with every batch, with the step; what always holds of it is in `supervised`.
+`StragglerDetectionCallback` measures the model's `training_step`, as the trainer's strategy calls it. Lightning's own
+strategies call it through the wrapped model, and DistributedDataParallel first gives all ranks rank 0's buffers, where
+ranks wait for the one that comes last. So there the section begins where the wrapper calls the model. What always
+holds: all ranks stop in the same step or none does; outside of a step the model has no hook of ours, so that it can be
+pickled and copied.
 
-`StragglerDetectionCallback` measures the model's `training_step`, as the trainer's strategy calls it. A strategy that
-is Lightning's own calls it through the wrapped model, and DistributedDataParallel first gives all ranks rank 0's
-buffers (those of batch norm, say). There the ranks wait for the one that comes last, and in a section around all of it
-that one would look fast, and the others slow. So the section begins where the wrapper calls the model, by a hook of
-torch's modules. Where the model is not wrapped, and of a strategy with a way of its own (NeMo's), the section is the
-whole of the strategy's method. What always holds: all ranks stop in the same step or none does; after the fit, however
-it ended, the detector is shut down and the strategy as it was; outside of a step the model has no hook of ours, so that
-it can be pickled and copied; a logger that raises is reported once, and neither the training nor the other loggers
-suffer.
+`PreemptionCallback`: at the next boundary on which all ranks agree (after a training batch; under ft_launcher, and with
+one process, also in validations) the ranks save a checkpoint where `fit(ckpt_path="last")` finds it and exit with 0.
+What always holds: a save that fails does not end with code 0. In validate, test and predict, where there is nothing to
+save, it only keeps Lightning's handler, which can deadlock, out of force.
 
-`PreemptionCallback` ends a preempted training in good order: one complete checkpoint, of the same step on all ranks. A
-signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on which all ranks agree
-(after a training batch; under ft_launcher, and with one process, also in validations) the ranks save a checkpoint where
-`fit(ckpt_path="last")` finds it and exit with code 0. One that is saved in a validation, or before one that is due, has
-the validation still to come. What always holds: a save that fails does not end with code 0; after the training, normal
-or not, handlers, loaders and strategy are as they were. In validate, test and predict, where there is nothing to save,
-it only keeps Lightning's handler, which can deadlock, out of force. A signal before all ranks have come to this
-callback's `setup` does what it would do without the callback.
+What always holds of all: after the fit, however it ended, handlers, loaders and strategy are as they were.
 
-`HoldfastCallback` at its first `setup` puts the three into the trainer, so that each has its hooks, its place and its
-state there as if it had been given itself.
-
-Does not cover: stragglers in validation, test and prediction; work of several GPUs that wait for one another within a
-kernel; waiting within the method: weights that are gathered (FSDP), the backward of manual optimization; the trainer's
-`callback_metrics`: other callbacks cannot monitor what is given to the loggers here. A rank that never comes to another
-boundary (it hangs: `ft_launcher` ends it); places between boundaries, so the running step is waited for; ranks with
-different numbers of validation loaders. Sections, and other arguments than the defaults, of the callback that has all
-three.
+Does not cover: stragglers in validation, test and prediction, and waiting within `training_step`: weights that are
+gathered (FSDP), the backward of manual optimization; the trainer's `callback_metrics`. A rank that never comes to
+another boundary; ranks with different numbers of validation loaders.
 """
 
 from __future__ import annotations
@@ -43,17 +29,13 @@ from typing import Any, ClassVar, NoReturn
 from holdfast.callbacks.preemption import Preemption, PreemptionArguments
 from holdfast.callbacks.signals import StayingWorkers
 from holdfast.callbacks.straggler_findings import SECTION
-from holdfast.callbacks.stragglers import (
-    StragglerArguments,
-    StragglerDetection,
-    measure_from_forward,
-)
+from holdfast.callbacks.stragglers import StragglerArguments, StragglerDetection, measure_from_forward
 from holdfast.callbacks.supervision import HeartbeatTraining
 from holdfast.fault_tolerance.stop.rules import LOADER_END, in_loader
 from holdfast.patches import Patches
 from holdfast.straggler.detector import Detector
 
-from .checkpoints import SaveTimes, keep_whole, save_last, when_complete
+from .checkpoints import keep_whole, save_last, when_complete
 from .framework import (
     PlacedCallback,
     TrainerLoggers,
@@ -80,29 +62,23 @@ class FaultToleranceCallback(SupervisedCallback):
     KIND = HeartbeatTraining
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         super().on_train_start(trainer, pl_module)
         self._beat()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """A heartbeat, with the steps that are done."""
         if self._fit is not None:
             self._fit.iterate()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *batch: Any, **more: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     on_test_start, on_test_batch_end, on_test_end = (
@@ -112,17 +88,16 @@ class FaultToleranceCallback(SupervisedCallback):
     )
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """A heartbeat before a checkpoint is written."""
         if self._fit is not None:
             self._fit.saving()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The fit continues from a checkpoint."""
         if self._fit is not None:
             self._fit.rules.loaded = True
 
     def _watch_saves(self, trainer: Any) -> None:
-        when_complete(trainer, self._patches, self._fit.saved)
+        fit = self._fit
+        when_complete(trainer, self._patches, lambda seconds: fit.saved())
 
     def _beat(self) -> None:
         if self._fit is not None:
@@ -164,7 +139,6 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
         self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """End, if this was a fit."""
         if stage == "fit":
             self._close()
 
@@ -181,11 +155,6 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
             elif trainer.is_global_zero:
                 log.warning("No checkpoint was saved: the trainer has no ModelCheckpoint that keeps any")
         sys.exit(1)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they measure nothing yet."""
-        working = ("_run", "_patches", "_loggers")
-        return {name: value for name, value in vars(self).items() if name not in working}
 
     def _close(self) -> None:
         run, self._run = self._run, None
@@ -219,9 +188,6 @@ class PreemptionCallback(PreemptionArguments, PlacedCallback):
     _fit: PreemptibleFit | None = None
     _elsewhere: Patches | None = None
     """Of a stage in which nothing can be saved."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fit": None, "_elsewhere": None}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Listen, if this is a fit. Raises RuntimeError with a Lightning that was not tested."""
@@ -259,7 +225,6 @@ class PreemptionCallback(PreemptionArguments, PlacedCallback):
             self._fit.save_and_exit()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Of the training, or of the sanity check."""
         if self._fit:
             self._fit.in_validation_at(self._fit.places.start())
 
@@ -301,14 +266,15 @@ class PreemptibleFit(Preemption):
         self._trainer = trainer
         self._patches = Patches()
         self._workers = StayingWorkers(self.signals)
-        self._save_times: SaveTimes | None = None
+        self._last_save: float | None = None
+        """Seconds that it took; None before."""
 
     def take_over(self) -> None:
         """The signals from Lightning, its checkpoints and its data loaders."""
         trainer = self._trainer
         keep_signals_from_lightning(trainer, self.signals, self._patches, self.notices.install)
         keep_whole(trainer, self._patches)
-        self._save_times = SaveTimes(trainer, self._patches)
+        when_complete(trainer, self._patches, self._saved)
         self._patches.wrap(trainer.strategy, "process_dataloader", self._process_loaders)
         at_the_end_of_each_loader(
             trainer, self._patches, lambda: self.in_validation_at(self.places.after_loader())
@@ -327,7 +293,7 @@ class PreemptibleFit(Preemption):
     def save_and_exit(self, *, in_validation: bool = False) -> NoReturn:
         """On all ranks, at the same place. Raises SystemExit(0), or what the save raised."""
         trainer = self._trainer
-        self.stop(self._save_times.last if self._save_times else None)
+        self.stop(self._last_save)
         self.validation = in_validation or (False if validation_follows(trainer) else None)
         trainer.should_stop = True
         try:
@@ -348,6 +314,9 @@ class PreemptibleFit(Preemption):
         self._patches.undo()
         self._workers.undo()
         super().close()
+
+    def _saved(self, seconds: float) -> None:
+        self._last_save = seconds
 
     def _process_loaders(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

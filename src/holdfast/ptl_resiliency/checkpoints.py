@@ -1,19 +1,13 @@
 """The checkpoints of a trainer: complete or absent, when they are complete, how long they take, and the last one.
 
-Lightning writes to a temporary folder and moves the file, which is a copy where that folder is on another filesystem; a
-rank that is killed meanwhile leaves half a `last.ckpt`, and the next start fails on it. So while one of our callbacks
-is active, what a trainer's checkpoint I/O writes goes beside its place, is flushed to the disk, and takes its place in
-one step. `save_last` saves the checkpoint of a job that ends early where `trainer.fit(ckpt_path="last")` finds it, as
-the newest.
+Lightning moves a finished file into its place, which is a copy where the temporary folder is on another filesystem. So
+while one of our callbacks is active, what a trainer's checkpoint I/O writes goes beside its place, is flushed, and
+takes its place in one step. That holds for files and, but for being flushed, for the folders of sharded strategies.
 
-What always holds: the name of an unfinished file ends in `.partial`, which nothing picks up on resume; the next save
-of the same file removes it. A job that is killed while it saves its last checkpoint leaves what was there before. That
-holds for files and, but for being flushed, for the folders of sharded strategies.
 Does not cover: object stores, which write whole objects under their final names; asynchronous strategies that write
-without a checkpoint I/O of their own or Lightning's, whose checkpoints count when the call to save returns; saves by
-hand, past the strategy; gradients that are being accumulated, which no checkpoint has; checkpoint I/O that takes its
-own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints with fields in it (`{step}`) is used, and then
-`ckpt_path="last"` finds none, as without us.
+without a checkpoint I/O of their own or Lightning's; saves by hand, past the strategy; gradients that are being
+accumulated; checkpoint I/O that takes its own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints
+with fields in it (`{step}`) is used, and then `ckpt_path="last"` finds none, as without us.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.checkpoints.atomic import aside, exchange, is_aside, put_in_place, remove
+from holdfast.checkpoints.atomic import aside, is_aside, put_in_place, remove
 from holdfast.patches import Patches
 
 from .framework import (
@@ -86,43 +80,27 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return done
 
 
-def when_complete(trainer: Any, patches: Patches, then: Callable[[], None]) -> None:
-    """From now until `patches` are undone: call `then` when a checkpoint of this trainer has its name: on every rank
-    once all have it, or, when an asynchronous I/O writes it, on the rank that does."""
+def when_complete(trainer: Any, patches: Patches, then: Callable[[float], object]) -> None:
+    """From now until `patches` are undone: call `then` when a checkpoint of this trainer has its name, with the seconds
+    that it took: on every rank once all have it, or, when an asynchronous I/O writes it, on the rank that does."""
+    started = 0.0
 
     def save(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        done = original(*args, **kwargs)
-        then()
-        return done
+        nonlocal started
+        started = time.monotonic()
+        return original(*args, **kwargs) if is_asynchronous else written(original, args, kwargs)
 
-    if are_asynchronous(trainer):
-        *_, writer = layers(trainer)
-        patches.wrap(writer, "save_checkpoint", save)
-    else:
-        patches.wrap(trainer, "save_checkpoint", save)
-
-
-class SaveTimes:
-    """What the saves of a trainer take, from the start to the complete file, also one written beside the training."""
-
-    def __init__(self, trainer: Any, patches: Patches) -> None:
-        """From now until `patches` are undone."""
-        self.last: float | None = None
-        """Seconds of the last save that was completed here; None before."""
-        self._started = 0.0
-        *_, writer = layers(trainer)
-        patches.wrap(trainer.strategy, "save_checkpoint", self._whole)
-        patches.wrap(writer, "save_checkpoint", self._written)
-
-    def _whole(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._started = time.monotonic()
-        return self._written(save, args, kwargs)
-
-    def _written(self, save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def written(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Also in the thread of an asynchronous save, after the call that began it has come back."""
-        done = save(*args, **kwargs)
-        self.last = time.monotonic() - self._started
+        done = original(*args, **kwargs)
+        then(time.monotonic() - started)
         return done
+
+    is_asynchronous = are_asynchronous(trainer)
+    if is_asynchronous:
+        *_, writer = layers(trainer)
+        patches.wrap(writer, "save_checkpoint", written)
+    patches.wrap(trainer, "save_checkpoint", save)
 
 
 def save_last(trainer: Any) -> str | None:
@@ -220,7 +198,9 @@ def _save(trainer: Any, final: str) -> None:
     trainer.strategy.barrier("holdfast.save_last")
     if trainer.is_global_zero and not problem:
         try:
-            _take_place(unfinished, final)
+            if not os.path.lexists(unfinished):
+                raise FileNotFoundError(f"the checkpoint I/O has written nothing at {unfinished}")
+            put_in_place(unfinished, final)
         except OSError as error:
             problem = str(error)
     _agree(trainer, problem)
@@ -231,15 +211,3 @@ def _agree(trainer: Any, problem: str) -> None:
     told = trainer.strategy.broadcast(problem) or problem
     if told:
         raise OSError(f"the last checkpoint could not be saved: {told}")
-
-
-def _take_place(unfinished: str, final: str) -> None:
-    """Give the complete checkpoint its name. Raises OSError."""
-    if not os.path.lexists(unfinished):
-        raise FileNotFoundError(f"the checkpoint I/O has written nothing at {unfinished}")
-    if os.path.isfile(unfinished) and not (os.path.isdir(final) and not os.path.islink(final)):
-        put_in_place(unfinished, final)
-    elif not os.path.lexists(final):
-        os.rename(unfinished, final)
-    else:
-        exchange(unfinished, final)

@@ -22,6 +22,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.callbacks import arguments
 from holdfast.callbacks.signals import InitFn
 from holdfast.patches import Patches
 
@@ -45,13 +46,7 @@ def frameworks() -> list[Any]:
 def refuse_untested() -> None:
     """Raises RuntimeError where a Lightning in use is older or newer than those that were tested."""
     for module in frameworks():
-        version = tuple(int(part) for part in module.__version__.split(".")[:2])
-        if not TESTED[0] <= version <= TESTED[1]:
-            first, last = (".".join(map(str, each)) for each in TESTED)
-            raise RuntimeError(
-                f"holdfast was tested with Lightning {first} to {last}, and this is {module.__version__}: install one "
-                f"of those (pip install 'lightning=={last}.*'), or a holdfast that was tested with yours"
-            )
+        arguments.refuse_untested("Lightning", module.__version__, TESTED)
 
 
 if TYPE_CHECKING:
@@ -73,6 +68,11 @@ class PlacedCallback(Callback):
     def take_place(self, trainer: Any) -> None:
         """To be called in `setup`. A new list, as Lightning may be walking the old one."""
         trainer.callbacks = sorted(trainer.callbacks, key=_place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: nothing has begun in them."""
+        working = ("_fit", "_run", "_patches", "_loggers", "_elsewhere")
+        return {name: value for name, value in vars(self).items() if name not in working}
 
 
 def _place(callback: Any) -> tuple[int, int]:
@@ -141,9 +141,8 @@ def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None
         training, validation = (loops[f"epoch_loop.{name}batch_progress"] for name in ("", "val_loop."))
         total, current = validation["total"], validation["current"]
         earlier = total["ready"] - (current["ready"] if begun else 0)
-        if (
-            not begun
-        ):  # the hook that it is saved in is the last that the training batch has before the validation
+        # The hook that it is saved in is the last that the training batch has before the validation.
+        if not begun:
             for counters in (training["total"], training["current"]):
                 counters["completed"] += 1
     except (KeyError, TypeError):

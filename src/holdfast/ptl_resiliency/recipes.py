@@ -1,18 +1,16 @@
-"""The callbacks as recipes make them: one call each, with the defaults that recipes have.
+"""The straggler callback as recipes make it, with their defaults: `trainer.callbacks.append(straggler_det_callback())`.
 
-Each returns the callback itself: `trainer.callbacks.append(straggler_det_callback())`.
-Does not cover: NeMo-Run's `run.Config` of them.
+Does not cover: NeMo-Run's `run.Config` of it.
 """
 
 from __future__ import annotations
 
-from signal import SIGTERM
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .callbacks import FaultToleranceCallback, PreemptionCallback, StragglerDetectionCallback
+    from .callbacks import StragglerDetectionCallback
 
-__all__ = ["fault_tolerance_callback", "preemption_callback", "straggler_det_callback"]
+__all__ = ["straggler_det_callback"]
 
 
 def straggler_det_callback(
@@ -47,19 +45,3 @@ def straggler_det_callback(
         enable_ptl_logging=True,
         stop_on=stop_on,
     )
-
-
-def fault_tolerance_callback(
-    autoresume: bool | None = None, calculate_timeouts: bool = True, **options: Any
-) -> FaultToleranceCallback:
-    """Limits that are learned, and the flag file for jobs that follow one another. `options` are further arguments."""
-    from .callbacks import FaultToleranceCallback
-
-    return FaultToleranceCallback(autoresume=autoresume, calculate_timeouts=calculate_timeouts, **options)
-
-
-def preemption_callback(sig: int = SIGTERM) -> PreemptionCallback:
-    """A checkpoint and a clean end when `sig` comes."""
-    from .callbacks import PreemptionCallback
-
-    return PreemptionCallback(sig=sig)

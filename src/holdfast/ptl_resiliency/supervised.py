@@ -1,18 +1,16 @@
 """`FaultToleranceSectionsCallback`, and what it has in common with `FaultToleranceCallback`.
 
-Both may be in one trainer. Sections: "setup" from the start to the first batch, "step" around each batch of training,
-validation and test, from the hooks at its begin to those at its end, "checkpointing" around what the strategy does with
-checkpoints.
+Sections: "setup" from the start to the first batch, "step" around each batch of training, validation and test,
+"checkpointing" around what the strategy does with checkpoints.
 
 What always holds: the errors of a wrong start of a fit are raised in `setup`, and from then on nothing raises because
-supervision fails. Limits are learned, by all ranks or by none, and the flag is created before supervision ends, in
-`teardown`, or after an exception in `on_exception`, where Lightning calls no `teardown`; what other callbacks save then
-is still supervised. `validate` and `test` by themselves are supervised under `ft_launcher`: they have the limits of a
-fit, learn none, and a supervision that cannot begin ends nothing. A section is open only while what it names runs.
+supervision fails. Supervision ends in `teardown`, or, after an exception, with the strategy: what other callbacks save
+then is still supervised. `validate` and `test` by themselves are supervised under `ft_launcher`; they learn nothing,
+and a supervision that cannot begin ends nothing.
 
-Does not cover: `predict`. An `on_exception` of another callback that raises: Lightning then ends nothing, the next
-`setup` does. Early stopping by callbacks that are no subclass of Lightning's; a rank whose own metric gave no reason to
-stop, in the first epoch. Checkpoints that the program writes by hand.
+Does not cover: `predict`. An `on_exception` of another callback that raises: the next `setup` ends supervision then.
+Early stopping by callbacks that are no subclass of Lightning's; a rank whose own metric gave no reason to stop, in the
+first epoch. Checkpoints that the program writes by hand.
 """
 
 from __future__ import annotations
@@ -93,9 +91,8 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
         self._patches = Patches()
         try:
             if stage == "fit":
-                keep_whole(
-                    trainer, self._patches
-                )  # first: a checkpoint counts as complete when it has its name
+                # First: a checkpoint counts as complete when it has its name.
+                keep_whole(trainer, self._patches)
                 self._watch_saves(trainer)
             self._patches.wrap(trainer.strategy, "teardown", self._after_strategy)
             self.take_place(trainer)
@@ -104,7 +101,6 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
             raise
 
     def _watch_saves(self, trainer: Any) -> None:
-        """From now on, until `_patches` are undone."""
         raise NotImplementedError
 
     def _why_complete(self, trainer: Any) -> str:
@@ -138,10 +134,6 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
             self._patches.undo()
             fit.end()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they supervise nothing yet."""
-        return {**vars(self), "_fit": None, "_patches": None}
-
 
 class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
     """Reports the trainer's sections setup, step and checkpointing to the launcher's monitor while it fits, and while
@@ -156,7 +148,6 @@ class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
     """What other callbacks do after a batch may take its time, and is in no section."""
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """The section "step" begins."""
         if self._fit is not None:
             self._fit.rules.iterations += 1
             self._fit.begin_step()
@@ -164,7 +155,6 @@ class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """The section "step" ends. After a checkpoint, learn."""
         if self._fit is not None:
             self._fit.end_step()
             self._fit.learn_if_due()
@@ -175,19 +165,16 @@ class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
             self._fit.end_step()
 
     def on_validation_batch_start(self, trainer: Any, pl_module: Any, *batch: Any, **more: Any) -> None:
-        """The section "step" begins."""
         if self._fit is not None:
             self._fit.begin_step()
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *batch: Any, **more: Any) -> None:
-        """The section "step" ends."""
         if self._fit is not None:
             self._fit.end_step()
 
     on_test_batch_start, on_test_batch_end = on_validation_batch_start, on_validation_batch_end
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The fit continues from a checkpoint."""
         if self._fit is not None:
             self._fit.rules.loaded = True
 

@@ -33,16 +33,5 @@ _HOME = {
     "find_stragglers": "rule",
 }
 
-__all__ = [
-    "CallableId",
-    "Detector",
-    "Findings",
-    "Report",
-    "Statistic",
-    "StragglerId",
-    "Thresholds",
-    "Verdict",
-    "find_stragglers",
-]
-
+__all__ = list(_HOME)
 __getattr__, __dir__ = names(__name__, _HOME, needs_torch=True)

@@ -1,13 +1,10 @@
 """Exchanges and judgement off the training thread: a thread that makes one report after another.
 
-Ranks differ in how far they are, so that no rank alone may decide to leave out a window that came too fast: collectives
-would no longer match. Therefore windows are numbered, the same on all ranks, and each round begins with an agreement on
-the newest window that all ranks have. Older ones are left out everywhere. So no rank waits: a call hands over its
-window and returns, whatever the others and the network do, and reports lag behind by one round at most.
+Windows are numbered, the same on all ranks, and each round begins with an agreement on the newest window that all ranks
+have; older ones are left out everywhere. So no rank waits: reports lag behind by one round at most.
 
-What always holds: at most one exchange is under way; at most `MOST_WAITING` windows are kept; the thread never blocks
-where a request to end cannot reach it, so neither `close` nor the end of the interpreter waits for a rank that died;
-an error in the thread is logged once, ends the reports, and never reaches the training.
+What always holds: at most one exchange is under way; at most `MOST_WAITING` windows are kept; neither `close` nor the
+end of the interpreter waits for a rank that died; an error in the thread is logged once and ends the reports.
 Does not cover: ranks that hand over different numbers of windows. They are compared by number.
 """
 
@@ -20,8 +17,9 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from holdfast.prefixed_log import Once
+
 from .channel import TIMEOUT, GivenUp, OwnGroup
-from .exchange import Channel
 from .log_texts import log_ended
 
 T = TypeVar("T")
@@ -36,24 +34,10 @@ _ENDING = 1.0
 log = logging.getLogger("holdfast.straggler")
 
 
-def begin(meet: Callable[[], Channel]) -> Background[T] | None:
-    """Meet the other ranks; None if the channel is not one of our own, because there is no other rank.
-
-    Never raises: where the channel cannot be made, there are no reports.
-    """
-    try:
-        channel = meet()
-    except Exception as error:
-        ended: Background[T] = Background(None)
-        ended.end(error)
-        return ended
-    return Background(channel) if isinstance(channel, OwnGroup) else None
-
-
 class Background(Generic[T]):
     """The thread, and the windows that wait for it. It begins with the first window."""
 
-    def __init__(self, channel: OwnGroup | None) -> None:
+    def __init__(self, channel: OwnGroup) -> None:
         self._channel = channel
         self._process = os.getpid()
         self._changed = threading.Condition()
@@ -64,11 +48,10 @@ class Background(Generic[T]):
         self._closing = False
         self._newest: T | None = None
         self._thread: threading.Thread | None = None
-        self._left_out = False
+        self._once = Once(log)
 
     def hand_over(self, make: Callable[[], T | None]) -> None:
         """Let `make` exchange and judge one window in the thread. All ranks hand theirs over in the same order."""
-        channel = self._channel
         with self._changed:
             if self._ended or self._closing:
                 return
@@ -77,18 +60,16 @@ class Background(Generic[T]):
             while len(self._waiting) > MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
             self._changed.notify_all()
-            if self._thread is not None or channel is None:
+            if self._thread is not None:
                 return
             try:
-                self._begin(channel)
+                self._begin()
                 return
-            except (
-                RuntimeError
-            ) as error:  # no thread to be had: a limit of processes, or the interpreter ends
+            # No thread to be had: a limit of processes, or the interpreter ends.
+            except RuntimeError as error:
                 self.end(error)
-        self._leave(
-            channel
-        )  # the others wait for this rank: they get an error, and do not wait for 30 minutes
+        # The others wait for this rank: they get an error, and do not wait for 30 minutes.
+        self._leave()
 
     def newest(self) -> T | None:
         """The newest result that was not returned yet; older ones are not returned any more."""
@@ -138,44 +119,41 @@ class Background(Generic[T]):
             return
         atexit.unregister(self._exit)
         thread.join(seconds)
-        if thread.is_alive() and self._channel is not None:
+        if thread.is_alive():
             log.warning("the straggler report under way was given up after %g s: shutting down", seconds)
             self._channel.give_up()
             thread.join(_ENDING)
 
-    def _begin(self, channel: OwnGroup) -> None:
-        thread = threading.Thread(
-            target=self._run, args=(channel,), name="holdfast-straggler-reports", daemon=True
-        )
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name="holdfast-straggler-reports", daemon=True)
         thread.start()
         self._thread = thread  # only now: one that did not start cannot be joined
         atexit.register(self._exit)
 
-    def _leave(self, channel: OwnGroup) -> None:
+    def _leave(self) -> None:
         """Close the channel, which no thread uses. It is native code of torch's, on the training thread."""
         try:
-            channel.close()
+            self._channel.close()
         except Exception as error:
             log.debug("the channel of straggler reports was not closed: %r", error)
 
     def _exit(self) -> None:
         """The interpreter ends without `close`. A thread that came back to it later would crash the process."""
-        if self._channel is not None:
-            self._channel.give_up()
+        self._channel.give_up()
         self.close(_ENDING)
 
-    def _run(self, channel: OwnGroup) -> None:
+    def _run(self) -> None:
         try:
-            while self._round(channel):
+            while self._round():
                 pass
         except GivenUp:
             return
         except BaseException as error:
             self.end(error)
         # After an error too: ranks that are in the middle of this exchange are not kept waiting for this one.
-        channel.close()
+        self._channel.close()
 
-    def _round(self, channel: OwnGroup) -> bool:
+    def _round(self) -> bool:
         """One agreement, and one result if there is a window that all ranks have; False when it is time to end."""
         with self._changed:
             self._busy = False
@@ -185,23 +163,17 @@ class Background(Generic[T]):
                 return False
             self._busy = True
             offered = dict(self._waiting)  # one that is agreed on is made, even if it is forgotten meanwhile
-        newest, minus_oldest = channel.least([float(max(offered)), -float(min(offered))])
+        newest, minus_oldest = self._channel.least([float(max(offered)), -float(min(offered))])
         with self._changed:
             for number in [number for number in self._waiting if number <= newest]:
                 del self._waiting[number]
         if newest < -minus_oldest:
             return True  # some rank no longer has it
-        self._tell_left_out(int(newest) - min(offered))
+        if (left_out := int(newest) - min(offered)) > 0:
+            text = "straggler reports are asked for faster than ranks can exchange them: %d left out, for the newest"
+            self._once(logging.INFO, text, left_out)
         result = offered[int(newest)]()
         if result is not None:
             with self._changed:
                 self._newest = result
         return True
-
-    def _tell_left_out(self, windows: int) -> None:
-        if windows > 0 and not self._left_out:
-            self._left_out = True
-            log.info(
-                "straggler reports are asked for faster than ranks can exchange them: %d left out, for the newest",
-                windows,
-            )

@@ -1,17 +1,12 @@
 """How slow is each rank against its own past?
 
 A baseline is a level per rank and name ("gpu", a section), in logarithms, learned after warm-up from the median of a
-few windows. It then follows slowly, and more slowly upwards, so that it does not get used to a rank that degrades. What
-all ranks of a group do together (another batch size, another sequence length) moves their baselines together and makes
-none of them slow.
+few windows. It then follows slowly, and more slowly upwards. What all ranks of a group do together (another batch size)
+moves their baselines together. A restored level that says that a rank was unlike its group is learned anew, if the rank
+is like its group now, or nowhere near that level.
 
-A restored level that says that a rank was unlike its group is of another job, or of another model, if the rank is like
-its group now, or nowhere near that level; then it is learned anew. A rank that was slow and still is keeps its level,
-and is slow against its group; one that was usual and became slow is slow against both.
-
-Does not cover: a change that is shared by a group of fewer than `min_ranks` ranks; it looks like that rank's own. A
-degradation of less than about 0.2 % per window, which the baseline follows. What is unusual about a restored level and
-below `PLAUSIBLE`.
+Does not cover: a change that is shared by a group of fewer than `min_ranks` ranks; a degradation of less than about
+0.2 % per window, which the baseline follows; what is unusual about a restored level and below `PLAUSIBLE`.
 """
 
 from __future__ import annotations
@@ -42,9 +37,8 @@ class Baseline:
         self._windows = 0
         self._nodes: tuple[str, ...] = ()
         self._levels: dict[str, Array] = {}
-        self._restored: dict[
-            str, NDArray[np.bool_]
-        ] = {}  # [ranks], whose levels were not compared with anything yet
+        # [ranks], whose levels were not compared with anything yet.
+        self._restored: dict[str, NDArray[np.bool_]] = {}
         self._learning: dict[str, Array] = {}  # [LEARNING_WINDOWS, ranks], NaN where not yet filled
 
     def update(

@@ -26,7 +26,6 @@ from .wrapping import CallableId
 
 if TYPE_CHECKING:
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
 
     from .labels import Groups
     from .thresholds import Thresholds
@@ -161,25 +160,6 @@ class Detector:
         continues waits least, and would be blamed. Put no collective section around them.
         """
         return running().sections.enter(name, profile_cuda, waits=True)
-
-    @classmethod
-    def watch_ddp(cls, model: DistributedDataParallel) -> None:
-        """Measure how long each backward of `model` waits for the other ranks, as a collective section called
-        `ddp all-reduce`. Before the first backward, on all ranks; again after another `initialize`.
-
-        It registers a communication hook that does what DistributedDataParallel does without one. On GPUs it measures
-        nothing: there the kernels tell.
-
-        Raises:
-            RuntimeError: the detector is not initialised.
-            ValueError: this is no DistributedDataParallel, or one with a communication hook of its own.
-
-        Does not cover: `join(divide_by_initial_world_size=False)`, where the hook still divides by all ranks.
-        """
-        session = running()
-        from .ddp import watch
-
-        watch(model, session.sections)
 
     @classmethod
     def wrap_callables(cls, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:

@@ -1,24 +1,19 @@
 """What the ranks exchange: once for each report.
 
 A rank's medians travel as one list of numbers, in the order of two tables that are the same on all ranks, and one
-all-reduce makes references of them. The same all-reduce says whether a table has to grow first, and carries what the
-ranks agree on about the next report. With gathering, one gather of rows follows; before the first, one of the names of
-nodes.
+all-reduce makes references of them. It also says whether a table has to grow first, and carries what the ranks agree on
+about the next report. With gathering, one gather of rows follows; before the first, one of the names of nodes.
 
-Tables: sections are listed by name, since rank 0 must show those that it does not know. Kernels are listed as 8-byte
-keys; no kernel's name ever travels. A rank that measured what is in no table has news, which one rank at a time tells
-to all. Tables only grow, so that what ranks share may be missing on some; a full table of kernels begins anew once it
-has little to do with what a rank runs (launch shapes may change forever). That happens at most once in a report, and
-ever more rarely: ranks whose kernels do not fit into one table together would else drive each other out of it.
+Tables: sections are listed by name, kernels as 8-byte keys. A rank that measured what is in no table has news, which
+one rank at a time tells to all. Tables only grow; a full table of kernels begins anew once it has little to do with
+what a rank runs, once in a report at most.
 
-Rows: what one rank sends to rank 0, of fixed length. First its scores with all 64 bits, since they are compared with
-thresholds and printed. Then 32-bit floats: of each column (sections, then kernels) the medians, the totals and the
-counts, side by side so that they need not be copied to be computed with; and last what its host lost. Rows are whole
-words of 8 bytes, in the machine's byte order, which is that of all ranks. Times are in seconds; NaN says: not measured.
+Rows, of fixed length: a rank's scores with all 64 bits, since they are compared with thresholds and printed; then
+32-bit floats: of each column (sections, then kernels) the medians, the totals and the counts; and what its host lost.
+Rows are whole words of 8 bytes, in the machine's byte order. Times are in seconds; NaN says: not measured.
 
-Pure but for the channel. Does not cover: ranks that ask for different reports. As with other collectives, all must do
-the same. Two kernels of one rank with the same 63-bit hash; sections of all ranks together beyond `MOST_AGREED`,
-kernels beyond `MOST_KERNELS`, and kernels with less than `LEAST_SHARE`, which are not compared.
+Pure but for the channel. Does not cover: ranks that ask for different reports; two kernels of one rank with the same
+63-bit hash; sections beyond `MOST_AGREED`, kernels beyond `MOST_KERNELS` or with less than `LEAST_SHARE`.
 """
 
 from __future__ import annotations
@@ -45,21 +40,14 @@ MOST_KERNELS = 3000
 LEAST_SHARE = 1e-4
 """Of a rank's kernel time: what has less is not told. With launch shapes in their names, kernels have a long tail."""
 JUDGED_KERNELS, JUDGED_COLLECTIVES = 128, 32
-"""Kernels whose figures are gathered for verdicts: those that take most time, of both kinds together."""
+"""Kernels whose figures are gathered for verdicts: those that take most time in this report, of both kinds together."""
 STALE = 0.5
 """A full table begins anew if less than this share of a rank's kernel time is in it."""
-LONGEST_PAUSE = 64
-"""Reports before a table may begin anew again: none after the first time, then twice as many each time, up to these."""
 MOST_ROUNDS = 64
 """Ranks whose news is exchanged in one report; that of the others follows in the next."""
 _ABSENT = -1.0
 _LENGTH = 1 << 24  # beyond any payload; with a rank before it the number is still exact in 64 bits of float
-_HEAD = 4
-FEW = 0.8
-"""If the kernels that are judged have lost so much of some rank's time that less than this is left of it, they are
-chosen anew, in the next report but not before `_SETTLED` reports: the first may have been chosen while kernels were
-tuned and compiled."""
-_SETTLED = 4
+_HEAD = 3
 Figures = tuple[float, float, float]
 """Median and total in seconds, and count."""
 ABSENT: Figures = (math.nan, 0.0, 0.0)
@@ -135,13 +123,8 @@ class Tables:
         self.waiting: set[str] = set()
         self.kernels: list[int] = []
         self._known: tuple[set[str], set[int]] = set(), set()
-        self._pause, self._paused = 0, 0
-        self._may_begin_anew = False
-
-    def next_report(self) -> None:
-        """Another report begins, on all ranks."""
-        self._may_begin_anew = self._paused == 0
-        self._paused = max(self._paused - 1, 0)
+        self.may_begin_anew = True
+        """Once in a report; the first rank has the choice."""
 
     def news(self, own: Own) -> bytes:
         """What this rank has to tell; empty if nothing."""
@@ -151,7 +134,7 @@ class Tables:
         keys = [one for one, share in own.shares.items() if one not in kernels and share >= LEAST_SHARE]
         room = MOST_KERNELS - len(self.kernels)
         missing = sum(own.shares[one] for one in keys)
-        anew = self._may_begin_anew and len(keys) > room and missing > 1 - STALE
+        anew = self.may_begin_anew and len(keys) > room and missing > 1 - STALE
         if anew:
             keys, room = [one for one, share in own.shares.items() if share >= LEAST_SHARE], MOST_KERNELS
         keys = sorted(keys, key=lambda one: -own.shares[one])[:room]
@@ -160,21 +143,18 @@ class Tables:
         told = {"sections": names, "waiting": [name for name in names if name in own.waiting], "anew": anew}
         return struct.pack(f"<I{len(keys)}Q", len(keys), *keys) + json.dumps(told).encode()
 
-    def learn(self, told: bytes) -> bool:
-        """Take in the news of some rank; whether the table of kernels is another now."""
+    def learn(self, told: bytes) -> None:
+        """Take in the news of some rank."""
         (count,) = struct.unpack_from("<I", told)
         keys = struct.unpack_from(f"<{count}Q", told, 4)
         news = json.loads(told[4 + 8 * count :])
-        self._may_begin_anew = False  # the first rank had the choice
+        self.may_begin_anew = False
         if news["anew"]:
             self.kernels = []
-            self._paused = self._pause
-            self._pause = min(max(2 * self._pause, 1), LONGEST_PAUSE)
         self.kernels += keys
         self.sections += news["sections"]
         self.waiting |= set(news["waiting"])
         self._known = set(self.sections), set(self.kernels)
-        return bool(keys)
 
 
 def judged(kernels: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
@@ -182,9 +162,8 @@ def judged(kernels: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
     they give the same."""
     order = sorted(zip(kernels, shares, strict=True), key=lambda pair: (-pair[1], pair[0]))
     waiting = [one for one, _ in order if is_collective(one)][:JUDGED_COLLECTIVES]
-    return tuple(
-        [one for one, _ in order if not is_collective(one)][: JUDGED_KERNELS - len(waiting)] + waiting
-    )
+    computing = [one for one, _ in order if not is_collective(one)][: JUDGED_KERNELS - len(waiting)]
+    return (*sorted(computing), *sorted(waiting))
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -314,10 +293,6 @@ class Exchange:
         self._told_identities: bytes | bytearray | None = None
         self._longest_identity = 0
         self._tables = Tables()
-        self._judged: tuple[int, ...] = ()
-        self._judged_share = 0.0  # of this rank's kernel time, when they were chosen
-        self._reports_since = 0
-        self._choose = False
 
     def greatest(self, value: float) -> float:
         """Of all ranks' values. One all-reduce."""
@@ -327,38 +302,22 @@ class Exchange:
         """The least of all ranks' medians; without `compare` only the tables are agreed on. One all-reduce where no
         name is new, for each rank with new ones another and a broadcast."""
         tables = self._tables
-        tables.next_report()
+        tables.may_begin_anew = True
         for rounds in range(MOST_ROUNDS + 1):
             news = tables.news(own)
             head = [
                 self._channel.rank * _LENGTH + len(news) if news else math.inf,
                 -math.inf if steps is None else -steps,
                 -float(len(self._identity)),
-                self._still_judged(own),
             ]
-            shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if self._choose else []
+            shares = [-own.shares.get(one, 0.0) for one in tables.kernels]
             least = self._channel.least([*head, *self._medians(own, compare), *shares])
             if least[0] == math.inf or rounds == MOST_ROUNDS:
                 break
-            self._learn(least[0], news)
-        self._settle(least, own)
+            root, length = divmod(int(least[0]), _LENGTH)
+            tables.learn(self._channel.from_rank(root, news, length))
         self._longest_identity = self._longest_identity or int(-least[2])
         return self._found(least, compare)
-
-    def _still_judged(self, own: Own) -> float:
-        share = own.share_of(self._judged)
-        return share / self._judged_share if own.shares and self._judged_share > 0 else 1.0
-
-    def _settle(self, least: Sequence[float], own: Own) -> None:
-        """Choose the judged kernels, if that is due; or find that it is in the next report. Alike on all ranks."""
-        kernels = self._tables.kernels
-        self._reports_since += 1
-        if self._choose:
-            self._judged = judged(kernels, [-one for one in least[len(least) - len(kernels) :]])
-            self._judged_share = own.share_of(self._judged)
-            self._reports_since, self._choose = 0, False
-        elif least[3] < FEW and self._reports_since >= _SETTLED:
-            self._choose = True
 
     def gather(self, row: bytes, layout: Layout) -> Gathered | None:
         """On rank 0 the rows of all ranks; None elsewhere. All ranks give rows of one layout, after `references`. One
@@ -378,10 +337,6 @@ class Exchange:
         nodes, labels = zip(*pairs, strict=True)
         return Identities(dict(zip(self._channel.ranks, nodes, strict=True)), labels)
 
-    def _learn(self, news_of: float, news: bytes) -> None:
-        root, length = divmod(int(news_of), _LENGTH)
-        self._choose |= self._tables.learn(self._channel.from_rank(root, news, length))
-
     def _medians(self, own: Own, compare: bool) -> list[float]:
         if not compare:
             return []
@@ -393,12 +348,12 @@ class Exchange:
         times = least[_HEAD:] if compare else ()
         sections = dict(zip(tables.sections, times, strict=False))
         kernels = dict(zip(tables.kernels, times[len(tables.sections) :], strict=False))
+        shares = [-one for one in least[len(least) - len(tables.kernels) :]]
         return References(
             {name: time for name, time in sections.items() if time > 0},
             {one: time for one, time in kernels.items() if time > 0},
             tuple(tables.sections),
             frozenset(tables.waiting),
-            self._judged,
+            judged(tables.kernels, shares),
             -least[1] if least[1] > -math.inf else None,
-            min(least[3], 1.0) if self._reports_since else 1.0,
         )

@@ -36,32 +36,21 @@ _AFTER_NAME = 3
 _DISK_TICKS = 42
 
 
-class RunTime(NamedTuple):
-    """Of one thread since it began, in seconds."""
-
-    running: float
-    waiting: float
-    """Ready to run, with no CPU to run on."""
-
-
-class CpuTime(NamedTuple):
-    """Of all CPUs together since the machine began, in ticks."""
-
-    busy: int
-    stolen: int
-    """Something was to run, and the hypervisor ran another machine."""
-
-
 class Reading(NamedTuple):
-    """What the kernel counted until some moment; None where it does not say."""
+    """What was counted until some moment, in seconds but for the ticks of CPUs; NaN where the kernel does not say."""
 
     moment: float
-    thread: RunTime | None
-    cpus: CpuTime | None
-    throttled: tuple[float | None, ...]
-    """Seconds, by control group."""
-    disk: float | None
-    """Seconds."""
+    running: float
+    """Of the thread, since it began."""
+    waiting: float
+    """The thread was ready to run, with no CPU to run on."""
+    busy: float
+    """Ticks of all CPUs together, since the machine began."""
+    stolen: float
+    """Of these, something was to run, and the hypervisor ran another machine."""
+    throttled: tuple[float, ...]
+    """By control group."""
+    disk: float
 
 
 class HostLosses:
@@ -73,7 +62,8 @@ class HostLosses:
         self._tick = _tick()
         self._counts_disk = _read(f"{proc}/sys/kernel/task_delayacct").strip() == "1"
         paths = cpu_stat_paths(_read(f"{proc}/self/cgroup"), str(cgroups))
-        self._limited = [path for path in paths if throttled_seconds(_read(path)) is not None][:_LEVELS]
+        limited = [path for path in paths if not math.isnan(throttled_seconds(_read(path)))]
+        self._limited = limited[:_LEVELS]
         self._pauses = Pauses()
         self._last = self._reading()
         self.elapsed = math.nan
@@ -95,48 +85,43 @@ class HostLosses:
         self._pauses.close()
 
     def _reading(self) -> Reading:
-        ticks = disk_ticks(_read(f"{self._task}/stat")) if self._counts_disk else None
+        ticks = disk_ticks(_read(f"{self._task}/stat")) if self._counts_disk else math.nan
         return Reading(
-            moment=monotonic(),
-            thread=run_time(_read(f"{self._task}/schedstat")),
-            cpus=cpu_time(_read(f"{self._proc}/stat")),
+            monotonic(),
+            *run_time(_read(f"{self._task}/schedstat")),
+            *cpu_time(_read(f"{self._proc}/stat")),
             throttled=tuple(throttled_seconds(_read(path)) for path in self._limited),
-            disk=None if ticks is None else ticks * self._tick,
+            disk=ticks * self._tick,
         )
 
 
 def lost(before: Reading, now: Reading) -> dict[str, float]:
     """What was lost between two readings, but for garbage collection; NaN where one of them does not say."""
-    elapsed = now.moment - before.moment
-    running, waited = math.nan, math.nan
-    if before.thread is not None and now.thread is not None:
-        running = now.thread.running - before.thread.running
-        waited = max(0.0, now.thread.waiting - before.thread.waiting)
-    throttled = max(_grown(before.throttled, now.throttled), default=math.nan)
+    elapsed, running = now.moment - before.moment, now.running - before.running
+    waited = _grown(before.waiting, now.waiting)
+    groups = map(_grown, before.throttled, now.throttled)
+    throttled = max((one for one in groups if not math.isnan(one)), default=math.nan)
     # A group is throttled on each of its CPUs, and a throttled thread waits for a CPU: its wait is the bound.
     throttled = min(throttled, elapsed if math.isnan(waited) else waited)
-    disk = math.nan if before.disk is None or now.disk is None else max(0.0, now.disk - before.disk)
+    busy, stolen = _grown(before.busy, now.busy), _grown(before.stolen, now.stolen)
+    # Of CPUs that had something to run, this share was stolen; the thread's was, while it had.
+    running = elapsed if math.isnan(running) else running
+    shares = (
+        (running * stolen / max(busy, 1), elapsed * stolen / (busy + stolen))
+        if busy + stolen
+        else (math.nan,)
+    )
     return {
         NO_CPU: waited if math.isnan(throttled) else waited - throttled,
         THROTTLED: throttled,
-        STOLEN: _stolen(before.cpus, now.cpus, elapsed if math.isnan(running) else running, elapsed),
-        DISK: disk,
+        STOLEN: min(shares),
+        DISK: _grown(before.disk, now.disk),
     }
 
 
-def _grown(before: tuple[float | None, ...], now: tuple[float | None, ...]) -> list[float]:
-    pairs = zip(before, now, strict=False)
-    return [max(0.0, new - old) for old, new in pairs if old is not None and new is not None]
-
-
-def _stolen(before: CpuTime | None, now: CpuTime | None, running: float, elapsed: float) -> float:
-    """Of CPUs that had something to run, this share was stolen; the thread's was, while it had."""
-    if before is None or now is None:
-        return math.nan
-    busy, stolen = max(0, now.busy - before.busy), max(0, now.stolen - before.stolen)
-    if not busy + stolen:
-        return math.nan
-    return min(running * stolen / max(busy, 1), elapsed * stolen / (busy + stolen))
+def _grown(before: float, now: float) -> float:
+    """What was counted meanwhile; nothing where a counter went back, as in a container that moved."""
+    return 0.0 if now < before else now - before
 
 
 def _tick() -> float:
@@ -193,39 +178,37 @@ class Pauses:
 # -- what the kernel writes, as numbers --------------------------------------------------------------------------------
 
 
-def run_time(schedstat: str) -> RunTime | None:
-    """From /proc/<pid>/task/<tid>/schedstat."""
-    numbers = _numbers(schedstat.split())
-    if numbers is None or len(numbers) < 2:
-        return None
-    return RunTime(numbers[0] * _NS, numbers[1] * _NS)
+def run_time(schedstat: str) -> tuple[float, float]:
+    """Seconds that a thread ran, and that it waited for a CPU, from /proc/<pid>/task/<tid>/schedstat."""
+    numbers = _numbers(schedstat.split(), 2)
+    return numbers[0] * _NS, numbers[1] * _NS
 
 
-def cpu_time(stat: str) -> CpuTime | None:
-    """From /proc/stat. None too where all is 0: some sandboxes show the file and count nothing."""
+def cpu_time(stat: str) -> tuple[float, float]:
+    """Busy and stolen ticks, from /proc/stat. NaN too where all is 0: some sandboxes count nothing."""
     line = next((line for line in stat.splitlines() if line.startswith("cpu ")), "")
-    numbers = _numbers(line.split()[1:])
-    if numbers is None or len(numbers) < 8 or not any(numbers):
-        return None
+    numbers = _numbers(line.split()[1:], 8)
     user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = numbers[:8]
-    return CpuTime(user + nice + system + interrupts + soft_interrupts, stolen)
+    return (
+        (user + nice + system + interrupts + soft_interrupts, stolen)
+        if any(numbers)
+        else (math.nan, math.nan)
+    )
 
 
-def throttled_seconds(cpu_stat: str) -> float | None:
-    """From a control group's cpu.stat, of either version; None for a group without a limit to count for."""
+def throttled_seconds(cpu_stat: str) -> float:
+    """From a control group's cpu.stat, of either version; NaN for a group without a limit to count for."""
     values = dict(line.split(maxsplit=1) for line in cpu_stat.splitlines() if len(line.split()) == 2)
     for name, unit in (("throttled_usec", _US), ("throttled_time", _NS)):
-        numbers = _numbers([values[name]]) if name in values else None
-        if numbers:
-            return numbers[0] * unit
-    return None
+        if name in values:
+            return _numbers([values[name]], 1)[0] * unit
+    return math.nan
 
 
-def disk_ticks(stat: str) -> int | None:
+def disk_ticks(stat: str) -> float:
     """Ticks that a thread waited for block devices, from /proc/<pid>/task/<tid>/stat."""
     fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
-    numbers = _numbers(fields[_DISK_TICKS - _AFTER_NAME : _DISK_TICKS - _AFTER_NAME + 1])
-    return numbers[0] if numbers else None
+    return _numbers(fields[_DISK_TICKS - _AFTER_NAME : _DISK_TICKS - _AFTER_NAME + 1], 1)[0]
 
 
 def cpu_stat_paths(cgroup: str, root: str = "/sys/fs/cgroup") -> tuple[str, ...]:
@@ -250,8 +233,8 @@ def cpu_stat_paths(cgroup: str, root: str = "/sys/fs/cgroup") -> tuple[str, ...]
     return tuple(dict.fromkeys(paths))
 
 
-def _numbers(words: Sequence[str]) -> list[int] | None:
-    """All of them, or None: whole numbers that are not negative."""
-    if not all(word.isascii() and word.isdigit() for word in words):
-        return None
-    return [int(word) for word in words]
+def _numbers(words: Sequence[str], least: int) -> list[float]:
+    """At least so many whole numbers that are not negative; NaN where the words are something else."""
+    if len(words) < least or not all(word.isascii() and word.isdigit() for word in words):
+        return [math.nan] * least
+    return [float(word) for word in words]

@@ -1,9 +1,5 @@
 """The verdicts of a job, report after report: the rule finds who is slow, this says in what and why.
 
-    judge = Judge()
-    judgement = judge.add(window)      # once for each report
-    for verdict in judgement.verdicts: print(verdict)
-
 The rule (`rule.find_stragglers`) sees one table of seconds: of each section, of the GPU's kernels (as one signal), and
 the time in which a rank did not wait at collectives. It sees it twice: as measured, and each rank against its own past.
 A slow rank is then explained, by the first that holds: its GPU, its host, a section, its arrival at the collectives.

@@ -41,9 +41,8 @@ def different_work(dimension: str) -> bool:
     words = re.split(r"[^a-z0-9]+", dimension.lower())
     if any(_STAGE.fullmatch(word) for word in words):
         return True
-    if any(
-        _ALIKE.fullmatch(word) for word in words
-    ):  # as in expert_data_parallel: copies of the same experts
+    # As in expert_data_parallel: copies of the same experts.
+    if any(_ALIKE.fullmatch(word) for word in words):
         return dimension.lower() == _SHARDS_OF_EXPERTS
     return any(_EXPERT.fullmatch(word) for word in words)
 

@@ -1,7 +1,7 @@
 """A straggler report as the journal keeps it: what people look at later, in a bounded size. Pure.
 
-What always holds: a record of 16,384 ranks is below 300 KB. Of every score it has the quantiles and the worst and best
-ranks; of some ranks (the worst, the best, those with a verdict) all scores; of each rank one figure, the overall score.
+What always holds: a record of 16,384 ranks is below 300 KB. Of every score it has the quantiles; of some ranks (the
+worst, the best, those with a verdict) all scores; of each rank one figure, the overall score.
 
 The *overall score* of a rank is its relative GPU score; where that is unknown, its lowest relative section score; where
 relative scores were not asked for, the same of individual ones.
@@ -12,10 +12,8 @@ Does not cover: the exact scores of all ranks; `Report.to_dict` has them.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median_high, median_low
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ KIND = "straggler_report"
 """The kind of the journal's event."""
 
 LISTED = 16
-"""How many of the worst, and how many of the best, are listed of each score, and of nodes."""
+"""How many of the worst, and how many of the best ranks have all their scores."""
 
 SECTIONS = 32
 """How many sections are kept: those with the lowest scores."""
@@ -34,8 +32,6 @@ VERDICTS = 64
 """How many verdicts are kept in full, nodes first, then the slowest ranks; of the others rank, kind and slowdown."""
 
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)
-LOW = 0.85
-"""An overall score below this share of the median rank's counts as low in the summary of a node."""
 
 GPU, SECTION = "gpu", "section"
 RELATIVE, INDIVIDUAL = "relative", "individual"
@@ -76,8 +72,8 @@ def summary(columns: Sequence[Column], nodes: Mapping[int, str], named: Sequence
 
     Returns:
         `ranks` ([first, count] of each run of consecutive ranks), `nodes` (how many), `columns`, `rows` (all scores of
-        some ranks, in the order of the columns, the worst rank first), `worst_nodes`, and `overall` (thousandths, in
-        the order of ranks, None where unknown).
+        some ranks, in the order of the columns, the worst rank first), and `overall` (thousandths, in the order of
+        ranks, None where unknown).
     """
     overall = _overall(nodes, columns)
     order = _ascending(overall)
@@ -91,7 +87,6 @@ def summary(columns: Sequence[Column], nodes: Mapping[int, str], named: Sequence
             [rank, nodes.get(rank, "?"), [_rounded(column.scores.get(rank)) for column in columns]]
             for rank in sorted(shown, key=lambda rank: place.get(rank, len(place)))
         ],
-        "worst_nodes": _nodes(overall, nodes, named),
         "overall": [None if score is None else round(score * 1000) for score in overall.values()],
     }
 
@@ -131,20 +126,11 @@ def _columns(report: Report) -> tuple[list[Column], int]:
 
 def _column(column: Column) -> dict[str, Any]:
     order = _ascending(column.scores)
-    pairs = [[rank, _rounded(column.scores[rank])] for rank in (*order[:LISTED], *order[LISTED:][-LISTED:])]
-    head = {"of": column.of, "score": column.score}
+    head: dict[str, Any] = {"of": column.of, "score": column.score}
     if column.of == SECTION:
         head["section"] = column.section
-    return head | {
-        "unknown": len(column.scores) - len(order),
-        "quantiles": [
-            _rounded(column.scores[order[math.floor(share * (len(order) - 1))]]) for share in QUANTILES
-        ]
-        if order
-        else [],
-        "worst": pairs[:LISTED],
-        "best": pairs[LISTED:][::-1],
-    }
+    places = [math.floor(share * (len(order) - 1)) for share in QUANTILES] if order else []
+    return head | {"quantiles": [_rounded(column.scores[order[place]]) for place in places]}
 
 
 def _overall(ranks: Iterable[int], columns: Sequence[Column]) -> dict[int, float | None]:
@@ -160,36 +146,6 @@ def _overall(ranks: Iterable[int], columns: Sequence[Column]) -> dict[int, float
                     found[rank] = score
         missing = [rank for rank in missing if found[rank] is None]
     return found
-
-
-def _nodes(
-    overall: Mapping[int, float | None], nodes: Mapping[int, str], named: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The nodes that look worst: with the most verdicts, then the most low scores, then the lowest."""
-    scores: dict[str, dict[int, float]] = defaultdict(dict)
-    for rank, score in overall.items():
-        if score is not None:
-            scores[nodes[rank]][rank] = score
-    known = [score for ranks in scores.values() for score in ranks.values()]
-    limit = LOW * median_high(known) if known else 0.0
-    verdicts: dict[str, set[int]] = defaultdict(set)
-    for rank in named:
-        verdicts[nodes.get(rank, "?")].add(rank)
-    found = [_node(node, ranks, sorted(verdicts[node]), limit) for node, ranks in scores.items()]
-    found.sort(key=lambda one: (-len(one["named"]), -one["low"], one["worst"][1]))
-    return found[:LISTED]
-
-
-def _node(node: str, scores: Mapping[int, float], named: list[int], limit: float) -> dict[str, Any]:
-    worst = min(scores, key=lambda rank: scores[rank])
-    return {
-        "node": node,
-        "ranks": len(scores),
-        "named": named,
-        "low": sum(score < limit for score in scores.values()),
-        "worst": [worst, _rounded(scores[worst])],
-        "median": _rounded(median_low(scores.values())),
-    }
 
 
 def _ascending(scores: Mapping[int, float] | Mapping[int, float | None]) -> list[int]:

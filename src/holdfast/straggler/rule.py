@@ -211,9 +211,8 @@ class _Report:
     def _rank_levels(self, groups: Index) -> Array:
         levels = np.full_like(self.logs, np.nan)
         for members in _by_size(groups, self.thresholds.min_ranks):
-            for window, logs in enumerate(
-                self.logs
-            ):  # one by one: it takes several copies of what it compares
+            # One by one: it takes several copies of what it compares.
+            for window, logs in enumerate(self.logs):
                 levels[window, members] = _against_others(logs[None, members], self.thresholds.min_ranks)[0]
         return levels
 
@@ -398,15 +397,11 @@ def _node_levels(logs: Array, groups: Index, nodes: Index, count: int) -> Array:
 
     Each rank is compared with the other nodes' ranks of its group, each of these nodes counting once.
     """
-    parts = from_labels(
-        list(zip(groups.tolist(), nodes.tolist(), strict=True))
-    )  # the ranks of one group on one node
+    # The ranks of one group on one node.
+    parts = from_labels(list(zip(groups.tolist(), nodes.tolist(), strict=True)))
     shape = (len(logs), int(parts.max()) + 1, logs.shape[2])
-    part, excess, levels = (
-        np.full(shape, np.nan),
-        np.full(shape, np.nan),
-        np.full((shape[0], count, shape[2]), np.nan),
-    )
+    part, excess = np.full(shape, np.nan), np.full(shape, np.nan)
+    levels = np.full((shape[0], count, shape[2]), np.nan)
     group_of = np.zeros(shape[1], np.intp)
     group_of[parts] = groups
     for members in _by_size(parts, 1):

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from holdfast.prefixed_log import Once
 
 from .log_texts import Failures
 from .scores import Statistic, summarise
@@ -31,6 +31,10 @@ log = logging.getLogger("holdfast.straggler")
 
 MOST_SECTIONS = 1000
 """Further names are not measured: names that count something (steps, batches) would grow without end."""
+FULL = (
+    "section %r is not measured, nor any further one: there are %d already. A section's name should not contain a step "
+    "or a batch number"
+)
 LONGEST_NAME = 1000
 KEPT = 8192
 """Times kept of each section between two reports; older ones are counted, and forgotten."""
@@ -62,12 +66,13 @@ class Section:
         kept: nanoseconds of the last `KEPT` measured runs since the last `take`.
         count: number of all measured runs, ever.
         skips: number of the next runs that are not measured.
+        waits: whether its body waits for other ranks.
     """
 
-    __slots__ = ("_taken", "count", "failures", "kept", "name", "skips")
+    __slots__ = ("_taken", "count", "failures", "kept", "name", "skips", "waits")
 
-    def __init__(self, name: str, failures: Failures) -> None:
-        self.name, self.failures = name, failures
+    def __init__(self, name: str, failures: Failures, waits: bool = False) -> None:
+        self.name, self.failures, self.waits = name, failures, waits
         self.kept: deque[int] = deque(maxlen=KEPT)
         self.count = self._taken = 0
         self.skips = 0
@@ -125,13 +130,10 @@ class Sections:
         self._failures = failures or Failures()
         self._skips = interval - 1
         self._capture = capture
-        # Apart from each other, because a name is for one of them: by whether the section waits for other ranks.
-        self._working: dict[str, Section] = {}
-        self._waiting: dict[str, Section] = {}
+        self._known: dict[str, Section] = {}
         # Of skipped runs whose kernels stay out of the section around them. Its times are in no report.
         self._untold = Section("", self._failures)
-        self._full_logged = False
-        self.closed = False
+        self._once = Once(log)
 
     def enter(self, name: str, profile_cuda: bool, waits: bool = False) -> SectionContext:
         """The context manager of the next run of a section; `waits`: whether its body waits for other ranks.
@@ -140,9 +142,13 @@ class Sections:
         other kind; each such section is logged once.
         """
         try:
-            section = (self._waiting if waits else self._working)[name]
+            section = self._known[name]
+            is_new = section.waits is not waits
         except (KeyError, TypeError):
-            added = self._failures.guarded(self._part(name), lambda: self._section(name, waits), None)
+            is_new = True
+        if is_new:
+            part = self._part(name)
+            added = self._failures.guarded(part, lambda: self.section(name, waits), None)
             if added is None:
                 return SKIPPED
             section = added
@@ -161,71 +167,39 @@ class Sections:
             run.profiled = profile_cuda
         return run
 
-    def waits(self, name: str) -> Callable[[int], None]:
-        """A function that adds one wait, in nanoseconds, to a section that waits for other ranks. Any thread may call
-        it, not several at once; after `close` it is harmless. ValueError for a name that `enter` does not measure."""
-        section = self._section(name, True)
-
-        def add(spent: int) -> None:
-            if section is not None:
-                section.kept.append(spent)
-                section.count += 1
-
-        return add
-
-    def entry(self, name: str, profile_cuda: bool) -> Callable[[], SectionContext]:
-        """A function that gives the next run of one section: for callables, whose section never changes. It stays
-        harmless when this object was closed. ValueError as above."""
-        self._section(name, False)
-        return partial(self.enter, name, profile_cuda)
-
     @property
     def waiting(self) -> frozenset[str]:
         """Names of the sections that wait for other ranks."""
-        return frozenset(tuple(self._waiting))
+        return frozenset(section.name for section in tuple(self._known.values()) if section.waits)
 
     def take(self) -> dict[str, dict[Statistic, float]]:
         """The summaries, in milliseconds, of the sections that ran since the last call."""
         found = {}
-        for name, section in (*tuple(self._working.items()), *tuple(self._waiting.items())):
+        for section in tuple(self._known.values()):
             times, number = section.take()
             if times:
-                found[name] = summarise(times, number)
+                found[section.name] = summarise(times, number)
         return found
 
-    def close(self) -> None:
-        """End. Runs that are still measured are in no report."""
-        self.closed = True
-
-    def _section(self, name: str, waits: bool) -> Section | None:
+    def section(self, name: str, waits: bool) -> Section | None:
         """The section, which may be new; None if it is one too many. ValueError for a name that cannot be one."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise ValueError(
                 f"{_CALLED[waits]}: name must be a text of 1 to {LONGEST_NAME} characters, not {name!r:.80}"
             )
-        own, other = (self._waiting, self._working) if waits else (self._working, self._waiting)
-        if name in other:
+        found = self._known.get(name)
+        if found is not None and found.waits is not waits:
             raise ValueError(
                 f"{_CALLED[waits]}: {name!r} is a {_CALLED[not waits]} already; a name is either for work or for "
                 "waiting for other ranks"
             )
-        if name not in own and len(own) + len(other) >= MOST_SECTIONS:
-            self._log_full(name)
+        if found is None and len(self._known) >= MOST_SECTIONS:
+            self._once(logging.WARNING, FULL, name, MOST_SECTIONS)
             return None
         # Atomic: another thread or a signal handler may have added it just now.
-        return own.setdefault(name, Section(name, self._failures))
+        return found or self._known.setdefault(name, Section(name, self._failures, waits))
 
     def _part(self, name: object) -> str:
         """What is logged once: for each name that is a section, and for all others together."""
-        known = isinstance(name, str) and (name in self._working or name in self._waiting)
+        known = isinstance(name, str) and name in self._known
         return f"measuring section {name!r}" if known else "measuring a section"
-
-    def _log_full(self, name: str) -> None:
-        if not self._full_logged:
-            self._full_logged = True
-            log.warning(
-                "section %r is not measured, nor any further one: there are %d already. A section's name "
-                "should not contain a step or a batch number",
-                name,
-                MOST_SECTIONS,
-            )

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.fault_tolerance import environment
 
-from .background import Background, begin
-from .channel import find
+from .background import Background
+from .channel import OwnGroup, find
 from .exchange import ABSENT, Channel, Exchange, Gathered, Layout, Snapshot, pack
 from .gpu_facts import FIELDS, UNKNOWN, GpuFacts
 from .host import CAUSES, HostLosses
@@ -144,15 +144,7 @@ class Session:
     def close(self) -> None:
         """End: callables are what they were, sections are no longer measured. What waits for the disk is written, for a
         second at most."""
-        parts = (
-            self._background,
-            self.sections,
-            self._capture,
-            self._host,
-            self._gpu,
-            self._reports,
-            self._state,
-        )
+        parts = (self._background, self._capture, self._host, self._gpu, self._reports, self._state)
         self.wrapped.restore()
         for part in parts:
             if part is not None:
@@ -371,8 +363,14 @@ class Session:
 
     def _beside(self) -> Background[Report] | None:
         """What makes reports in the background, if that is asked for and there is anybody to talk to."""
-        if self._background is None and self.settings.background and self._collective:
-            self._background = begin(lambda: self._met()[0])
+        wanted = self.settings.background and self._collective and not self._ended
+        if self._background is None and wanted:
+            try:
+                channel = self._met()[0]
+            except Exception as error:
+                self._end(error)
+                return None
+            self._background = Background(channel) if isinstance(channel, OwnGroup) else None
         return self._background
 
     @property

@@ -1,12 +1,11 @@
-"""The state file: what verdicts know of the ranks' past, kept for the next start of the job.
+"""The state file, what verdicts know of the ranks' past for the next start of the job; and the journal of reports.
 
 It is what `numpy.savez` makes of four arrays: `version`, `nodes` (of each rank), `names`, and `levels` [names, ranks].
 
-What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; bytes are made and
-read in threads; a file that cannot be used costs its content and one warning, never training. The file is replaced
-whole, so a reader sees the old or the new one; it is private (0600), and one of another user is not read. A state file
-that does not fit (empty, of another version, of a job with other ranks or none of these nodes) is kept as
-`<file>.unused` when the next one is written; what is no state file of ours is left alone, and then nothing is written.
+What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; a file that cannot
+be used costs its content and one warning. The file is replaced whole; it is private (0600), and one of another user is
+not read. A state file that does not fit is kept as `<file>.unused` when the next one is written; what is no state file
+of ours is left alone, and then nothing is written.
 
 Does not cover: two jobs with one state file: the last to write wins.
 """
@@ -25,9 +24,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.in_time import TooLate, UnderWay
+from holdfast.in_time import TooLate, within
 from holdfast.journal.run_dir import RunDirError, make_private
 from holdfast.journal.writer import Journal
+from holdfast.prefixed_log import Once
 from holdfast.private_file import write_file
 from holdfast.visible import escaped
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.straggler")
 
 VERSION = 2
-VERSION_1 = b'{"version":1,"ranks":'
-"""What a file of version 1 begins with: it was JSON."""
 ANSWER = 1.0
 """Seconds that training may wait for the file's content, once."""
 
@@ -54,20 +52,17 @@ class Foreign(ValueError):
 
 
 class StateFile:
-    """The state of one rank's verdicts on disk. Reading begins at once, in a thread; another thread writes, from the
-    first state on."""
+    """The state of one rank's verdicts on disk. A thread writes, from the first state on."""
 
     def __init__(self, path: str) -> None:
-        """Begin to read `path`. Its folder is made, private, when the state is first written."""
+        """The folder of `path` is made, private, when the state is first written."""
         self.path = os.path.abspath(path)
-        self._reading: UnderWay[Any] | None = None
-        with contextlib.suppress(RuntimeError):  # no thread to be had
-            self._reading = UnderWay(lambda: _parsed(_read(self.path)))
         self._states: queue.SimpleQueue[tuple[Mapping[str, Array], Sequence[str]] | None] = (
             queue.SimpleQueue()
         )
         self._thread: threading.Thread | None = None
-        self._keep_old = self._closed = self._warned = False
+        self._keep_old = self._closed = False
+        self._once = Once(log)
 
     def load(self, nodes: Sequence[str]) -> tuple[list[str], dict[str, Array]] | None:
         """The nodes of each rank and the levels [ranks] by name that were last saved, for a job of ranks on these nodes
@@ -77,12 +72,10 @@ class StateFile:
         nodes than before are for the caller to tell apart.
         """
         try:
-            if self._reading is None:
-                raise OSError("no thread could be started to read it")
-            found = self._reading.answer(ANSWER)
+            found = within(ANSWER, lambda: _parsed(_read(self.path)))
             return None if found is None else fitting(found, nodes)
         except TooLate:
-            problem = f"its filesystem has not answered for {ANSWER:g} s"
+            problem = f"it could not be read within {ANSWER:g} s"
         except Foreign as error:
             self._leave(str(error))
             return None
@@ -155,14 +148,11 @@ class StateFile:
                 self._warn(f"{type(error).__name__}: {error}")
 
     def _warn(self, problem: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the "
-                "ranks' history starts empty. This warning is logged once",
-                self.path,
-                problem,
-            )
+        text = (
+            "straggler state file %s cannot be written: %s. Verdicts are not affected now; after a restart the ranks' "
+            "history starts empty. This warning is logged once"
+        )
+        self._once(logging.WARNING, text, self.path, problem)
 
 
 def as_bytes(levels: Mapping[str, Array], nodes: Sequence[str]) -> bytes:
@@ -202,8 +192,6 @@ def _parsed(content: bytes | None) -> Mapping[str, Any] | None:
         return None
     if not content:
         raise ValueError("it is empty")
-    if content.startswith(VERSION_1):
-        raise ValueError(f"it is of version 1, not {VERSION}")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {name: file[name] for name in ("version", "nodes", "names", "levels")}

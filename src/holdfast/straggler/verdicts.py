@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from holdfast.prefixed_log import Once
+
 from .exchange import is_collective
 from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from .window import Window
 
 log = logging.getLogger("holdfast.straggler")
-SEEN = 0.5
-"""Share that must be left of the kernel time that verdicts saw when their kernels were chosen; less is said."""
 MOST_COMPARED = 64
 """Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
@@ -60,7 +60,7 @@ class Verdicts:
         self._groups = groups
         self._thresholds = thresholds or Thresholds()
         self._judge: Judge | None = None
-        self._has_logged = False
+        self._once = Once(log)
 
     def use(self, thresholds: Thresholds) -> None:
         """Judge by these from the next report on, the last windows included."""
@@ -123,7 +123,7 @@ class Verdicts:
             for verdict in verdicts
         )
         notes = self._notes(assessment) or _too_few_runs(window, self._thresholds.min_samples)
-        return Judged(named, (*notes, *_unseen(references), *assessment.suppressed))
+        return Judged(named, (*notes, *assessment.suppressed))
 
     def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
         """Continue with what the last start of the job has learned."""
@@ -146,9 +146,7 @@ class Verdicts:
         return f"{alone} compared with no other: there must be {needed} ranks that do the same work"
 
     def _without(self, why: str, level: int = logging.WARNING) -> Judged:
-        if not self._has_logged:
-            log.log(level, "straggler reports have no verdicts: %s. Scores are not affected", why)
-        self._has_logged = True
+        self._once(level, "straggler reports have no verdicts: %s. Scores are not affected", why)
         return Judged(withheld=(why,))
 
 
@@ -171,17 +169,6 @@ def _too_few_runs(window: Window, needed: int) -> list[str]:
     return [
         f"{often.count(False)} of {len(often)} ranks that were looked at ran no section or kernel {needed} times in "
         "this report: report more rarely, or measure more runs"
-    ]
-
-
-def _unseen(references: References) -> list[str]:
-    """That verdicts see too little of what a GPU does."""
-    if references.still_judged >= SEEN:
-        return []
-    left = 100 * references.still_judged
-    return [
-        f"some rank runs other kernels than before: verdicts on GPUs see {left:.0f} % of the time that they saw. "
-        "They will look at other kernels soon"
     ]
 
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from holdfast.prefixed_log import Once
+
 from .log_texts import reason
-from .sections import LONGEST_NAME, MOST_SECTIONS, SKIPPED, SectionContext, Sections
+from .sections import LONGEST_NAME, SKIPPED, SectionContext, Sections
 
 log = logging.getLogger("holdfast.straggler")
 _MISSING = object()
@@ -127,13 +129,14 @@ class Wrapped:
     def _wrapper(
         self, one: CallableId, function: Callable[..., Any], profile_cuda: bool
     ) -> Callable[..., Any]:
-        entry = self._sections.entry(str(one), profile_cuda)
+        name, sections = str(one), self._sections
+        sections.section(name, False)  # ValueError if it cannot be measured
 
         def always(args: Any, kwargs: Any) -> SectionContext:
-            return entry()
+            return sections.enter(name, profile_cuda)
 
         by_arguments = one.arg_filter_fn or one.extra_args_fn
-        choose = _by_arguments(one, function, self._sections, profile_cuda) if by_arguments else always
+        choose = _by_arguments(one, function, sections, profile_cuda) if by_arguments else always
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -189,8 +192,7 @@ def _by_arguments(
     signature = inspect.signature(function)
     ignored = frozenset(one.ignored_args or ())
     base = str(one)
-    entries: dict[str, Callable[[], SectionContext]] = {base: sections.entry(base, profile_cuda)}
-    told: list[str] = []
+    once = Once(log)
 
     def choose(args: Any, kwargs: Any) -> SectionContext:
         name = base
@@ -207,15 +209,11 @@ def _by_arguments(
             if extra:
                 name += "[" + ", ".join(f"{key}={value}" for key, value in extra.items()) + "]"
                 name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-            if name not in entries and len(entries) < MOST_SECTIONS:
-                entries[name] = sections.entry(name, profile_cuda)
+                sections.section(name, False)
         except Exception as error:
             name = base
-            if not told:
-                told.append(name)
-                log.warning(
-                    "%s is measured as a whole: its filter raised %r. Fix the CallableId", name, error
-                )
-        return entries[name]() if name in entries else SKIPPED
+            text = "%s is measured as a whole: its filter raised %r. Fix the CallableId"
+            once(logging.WARNING, text, name, error)
+        return sections.enter(name, profile_cuda)
 
     return choose

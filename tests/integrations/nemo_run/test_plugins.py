@@ -183,7 +183,7 @@ def test_a_script_gets_the_launcher_and_no_callback(caplog: pytest.LogCaptureFix
             "rank_heartbeat_timeout=0: give a number of seconds",
         ),
         (FaultTolerancePlugin(rank_section_timeouts={"step": -1}), "section 'step' has -1"),
-        (PreemptionPlugin(preempt_time=0), "preempt_time must be a whole number of seconds"),
+        (PreemptionPlugin(preempt_time=0), "preempt_time must be a whole number of at least 1"),
         (PreemptionPlugin(sig=0), "sig must be a signal"),
     ],
 )

@@ -87,7 +87,7 @@ def test_rotation_removes_incomplete_checkpoints_first(
     assert {path for path, why in found.items() if why} == {
         tmp_path / f"checkpoint-{step}" for step in incomplete
     }
-    assert choose(tmp_path) == str(tmp_path / "checkpoint-12")
+    assert choose(tmp_path) == tmp_path / "checkpoint-12"
 
 
 def test_rotation_removes_a_cut_off_checkpoint_first(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_rotation_removes_a_cut_off_checkpoint_first(tmp_path: Path) -> None:
     os.truncate(state, state.stat().st_size // 2)
     again = trainer(tmp_path, [PreemptionCallback()], save_steps=12, max_steps=12, save_total_limit=1)
     again.train(resume_from_checkpoint=True)
-    assert choose(tmp_path) == str(tmp_path / "checkpoint-12")
+    assert choose(tmp_path) == tmp_path / "checkpoint-12"
 
 
 def test_incomplete_checkpoint_saved_again_loses_old_files(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_rotation_after_a_failed_flush_is_not_done(tmp_path: Path, monkeypatch: 
     )
     with pytest.raises(OSError, match="Input/output error"):
         made.train()
-    assert choose(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert choose(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_save_with_metrics_keeps_the_best_checkpoint(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_one_that_is_cut_off_and_says_nothing_is_skipped_and_stays(tmp_path: Pat
     """Of a job without the callbacks, or of a disk that lost something."""
     trainer(tmp_path, save_steps=10).train()
     whole = (tmp_path / "checkpoint-20" / "optimizer.pt").read_bytes()
-    assert choose(tmp_path) == str(tmp_path / "checkpoint-20")
+    assert choose(tmp_path) == tmp_path / "checkpoint-20"
     (tmp_path / "checkpoint-20" / "optimizer.pt").write_bytes(whole[: len(whole) // 2])
-    assert choose(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert choose(tmp_path) == tmp_path / "checkpoint-10"
     (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()
-    assert choose(tmp_path) == ""
+    assert choose(tmp_path) is None
     assert (tmp_path / "checkpoint-20").is_dir() and (tmp_path / "checkpoint-10").is_dir()
 
 
@@ -160,7 +160,7 @@ def test_where_there_is_none_the_training_begins_and_where_nobody_can_look_it_do
     made.train(resume_from_checkpoint=True)
     assert made.state.global_step == 20
     (tmp_path / "file").touch()
-    assert choose(tmp_path / "missing") == ""
+    assert choose(tmp_path / "missing") is None
     with pytest.raises(NotADirectoryError):
         choose(tmp_path / "file")
 
@@ -188,7 +188,7 @@ def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, t
     assert second["said"] == ["complete", "no space left", "not known to be complete"]
     assert first["files"] == ["rank-0", "rank-1"] and first["marks"] == [False, True, False]
     assert first["due"] and second["due"]  # an evaluation is begun by all ranks or by none
-    assert choose(tmp_path) == ""  # of these, none has weights in it
+    assert choose(tmp_path) is None  # of these, none has weights in it
 
 
 # -- the example's loop in this process; its jobs are in `test_examples`

@@ -86,10 +86,34 @@ def launch_many(names: Sequence[str], count: int, duration: int) -> int:
     return gpu.fake_launch_many(array, len(names), ctypes.c_long(count), ctypes.c_uint64(duration))
 
 
-def attached() -> CuptiCore:
-    """The core, measuring."""
-    core = load_core()
+class CountedCore(CuptiCore):
+    """With what the core counts for tests."""
+
+    @property
+    def times_left(self) -> int:
+        """How often CUPTI left the process."""
+        return self._count("times_left")
+
+    @property
+    def buffers_out(self) -> int:
+        """Buffers that CUPTI has."""
+        return self._count("buffers_out")
+
+    def _count(self, name: str) -> int:
+        function = getattr(self._library, f"holdfast_kernels_{name}")
+        function.restype = ctypes.c_uint64
+        return int(function())
+
+
+def counted(core: CuptiCore | str) -> CountedCore:
+    """The same core."""
     assert not isinstance(core, str), core
+    return CountedCore(core._library)
+
+
+def attached() -> CountedCore:
+    """The core, measuring."""
+    core = counted(load_core())
     assert core.open(os.environ["FAKE_CUPTI"], False) == ""
     assert core.attach() == ""
     return core

@@ -270,7 +270,7 @@ if child == 0:
         for _ in range(5):
             with sections.enter(name, True): pass
     ok = capture.take().note == FORKED and sections.take().keys() >= {"mine", "other"}
-    capture.close(); sections.close()
+    capture.close()
     os._exit(0 if ok and not Source.calls else 1)
 status = os.waitpid(child, 0)[1]
 go.set(); thread.join(50)

@@ -56,7 +56,6 @@ def train(rank: int, slow: str, seed: int) -> None:
     gc.freeze()  # of what torch has made, nothing is looked at
     heap = [[number] for number in range(HEAP)]
     Detector.initialize()
-    Detector.watch_ddp(model)
     for step in range(1, REPORTS * STEPS + 1):
         with Detector.detection_section("data_loading", profile_cuda=False):
             time.sleep(SLOW_LOADING if slow == "data" else LOADING)
@@ -69,7 +68,7 @@ def train(rank: int, slow: str, seed: int) -> None:
                 gc.collect()
         if slow == "late":
             time.sleep(LATE)
-        with Detector.detection_section("backward"):
+        with Detector.collective_section("backward"):
             loss.backward()
         with Detector.detection_section("optimizer"):
             optimizer.step()

@@ -171,7 +171,7 @@ Scores = dict[int, float | None]
 
 def told(t: float, overall: Scores) -> KeptReport:
     fields: dict[str, Any] = dict.fromkeys(
-        ("holders", "kernels", "verdicts", "withheld", "columns", "rows", "worst_nodes"), ()
+        ("holders", "kernels", "verdicts", "withheld", "columns", "rows"), ()
     )
     return KeptReport(number=0, t=t, run=1, cycle=0, elapsed_ms=None, nodes=1, overall=overall, **fields)
 

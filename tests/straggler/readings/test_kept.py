@@ -102,7 +102,6 @@ def test_a_rank_that_never_told_is_missing_and_a_second_run_is_not_mixed_in() ->
         ("columns", [{"of": "gpu"}]),
         ("verdicts", ["x"]),
         ("verdicts", [{"rank": 1}]),
-        ("worst_nodes", [3]),
         ("kernels", 3),
         ("rank", "x"),
         ("nodes", math.inf),

@@ -99,14 +99,6 @@ def test_what_the_source_saw(changes: dict[str, Any], says: str) -> None:
     assert says.replace(" on rank 0", "") in text(one(1, **changes), None).splitlines()
 
 
-def test_a_node_whose_ranks_are_slow_is_named() -> None:
-    said = text(one(64, dict.fromkeys(range(40, 44), 1.22)), None)
-    assert "  gpu-0005: of 8 ranks 4 named (rank 40–43); median " in said
-    assert ": look at the node, not at a rank" in said
-    assert "Nodes: none of 8 stands out" in text(one(64), None)
-    assert "Nodes" not in text(one(8, {3: 1.3}), None)
-
-
 def test_who_was_named_how_often(tmp_path: Path) -> None:
     found = reports(read_run(str(job(tmp_path, 512))))
     said = overview("runs/a", found, found[-1], 12).splitlines()

@@ -1,16 +1,14 @@
 """The plugins of NeMo-Run: fault tolerance, preemption and W&B, the launcher that they set, and callbacks as configs.
 
-NeMo-Run makes the command from the launcher, `ft_launcher` with the limits as flags; what it has no field for travels
-in the executor's environment, as `PET_FT_…` variables of ft_launcher.
+NeMo-Run makes the command from the launcher; what it has no field for travels in the executor's environment, as
+`PET_FT_…` variables of ft_launcher.
 
-What always holds: a variable that the user has set in `executor.env_vars` stays, but for the exit code that the job
-script knows a preempted attempt by. A callback that the task has already is not added a second time; one of the same
-type is taken for the user's own choice and kept. The W&B key is in nothing that is written here, neither the job script
-nor NeMo-Run's files nor a journal: Slurm passes the environment of who submits on to the job.
+What always holds: a variable that the user has set in `executor.env_vars` stays, but for the exit code by which the job
+script knows a preempted attempt; a callback of a type that the task has already is not added. The W&B key is in nothing
+that is written here: Slurm passes the environment of who submits on to the job.
 
 Does not cover: executors other than Slurm's, which have no job script to requeue; tasks whose trainer is not at
-`task.trainer`; profiling with Nsys, which wraps the launcher and not the ranks. For W&B: a tunnel to another machine,
-where the key has to be in the environment or in `~/.netrc`, and `sbatch --export=NONE`.
+`task.trainer`; profiling with Nsys. For W&B: a tunnel to another machine, and `sbatch --export=NONE`.
 """
 
 from __future__ import annotations
@@ -63,9 +61,7 @@ class FaultToleranceLauncher(nemo_run.FaultTolerance):  # type: ignore[misc]
     def __post_init__(self) -> None:
         """Raises ValueError for a number below 1."""
         for name in ("max_job_failures", "max_unfinished_jobs"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            _whole(self, name, at_least=1)
 
     def get_nsys_prefix(self, profile_dir: str) -> Any:
         """A plugin that came after ours may have asked for a profile. Raises ValueError then."""
@@ -123,12 +119,12 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
 
     def _configure(self, executor: Any) -> None:
         """Raises ValueError."""
-        retries = self._count("num_job_retries_on_failure", at_least=0)
+        retries = _whole(self, "num_job_retries_on_failure", at_least=0)
         before = executor.launcher
         rendezvous = {name: getattr(before, name) for name in RENDEZVOUS if hasattr(before, name)}
         executor.launcher = FaultToleranceLauncher(
             **rendezvous,
-            max_restarts=self._count("num_in_job_restarts", at_least=0),
+            max_restarts=_whole(self, "num_in_job_restarts", at_least=0),
             initial_rank_heartbeat_timeout=self.initial_rank_heartbeat_timeout,
             rank_heartbeat_timeout=self.rank_heartbeat_timeout,
             max_job_failures=retries + 1,
@@ -180,11 +176,12 @@ class FaultTolerancePlugin(nemo_run.Plugin):  # type: ignore[misc]
         except ValueError as error:
             raise ValueError(f"{name}={getattr(self, name)!r}: {error}") from None
 
-    def _count(self, name: str, *, at_least: int) -> int:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-            raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
-        return value
+
+def _whole(of: Any, name: str, *, at_least: int) -> int:
+    value = getattr(of, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
+    return value
 
 
 def _says(arguments: list[str] | None, option: str) -> bool:
@@ -224,12 +221,7 @@ class PreemptionPlugin(nemo_run.Plugin):  # type: ignore[misc]
         add_callbacks(task, self.callbacks or ours, type(self).__name__)
 
     def _checked(self) -> Signals:
-        if (
-            isinstance(self.preempt_time, bool)
-            or not isinstance(self.preempt_time, int)
-            or self.preempt_time < 1
-        ):
-            raise ValueError(f"preempt_time must be a whole number of seconds, not {self.preempt_time!r}")
+        _whole(self, "preempt_time", at_least=1)
         try:
             return Signals(self.sig)
         except ValueError:
@@ -290,30 +282,12 @@ class WandbPlugin(nemo_run.Plugin):  # type: ignore[misc]
         raise ValueError(f"WandbPlugin needs a task with a `log` or a `trainer`, and this has none: {task!r}")
 
 
-def straggler_det_callback_config(
-    straggler_report_time_interval: float = 300,
-    stop_if_detected_straggler: bool = True,
-    gpu_relative_perf_threshold: float = 0.7,
-    gpu_individual_perf_threshold: float = 0.7,
-    stop_on: str = "confirmed",
-) -> Any:
+def straggler_det_callback_config(**arguments: Any) -> Any:
     """`holdfast.ptl_resiliency.recipes.straggler_det_callback` as a `run.Config`, for a recipe's list of callbacks.
 
-    Args:
-        straggler_report_time_interval: seconds between reports; 0 is as often as possible.
-        stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
-        gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
-        gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.
-        stop_on: "confirmed" or "scores": what ends the training, see `StragglerDetectionCallback`.
+    Takes the arguments of that function.
     """
-    return nemo_run.Config(
-        straggler_det_callback,
-        straggler_report_time_interval=straggler_report_time_interval,
-        stop_if_detected_straggler=stop_if_detected_straggler,
-        gpu_relative_perf_threshold=gpu_relative_perf_threshold,
-        gpu_individual_perf_threshold=gpu_individual_perf_threshold,
-        stop_on=stop_on,
-    )
+    return nemo_run.Config(straggler_det_callback, **arguments)
 
 
 def add_callbacks(task: Any, callbacks: list[Any], who: str) -> None:

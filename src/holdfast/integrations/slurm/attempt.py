@@ -1,16 +1,14 @@
 """The beginning and the end of an attempt, called by the batch script inside the job; and which job may train.
 
-A job *claims* a run directory in a small file that outlives the runs of the job.
+A job *claims* a run directory in a small file that outlives the runs of the job. The claim is looked at and taken under
+a lock, and counts as long as Slurm knows its job as pending or running.
 
-What always holds: an attempt is in the ledger before anything of it is started; its end is there before anything
-follows from it; a job that was cancelled is never requeued; and giving up is not exit code 0.
-Two jobs never both have the claim, nor a job and a `holdfast autoresume`. It is looked at and taken under a lock, and
-counts as long as Slurm knows its job as pending or running. Jobs look for a keeper (`run_dir.hold`) under that lock,
-and keepers, which hold theirs by then, for a claim: the second of them sees the first.
+What always holds: an attempt is in the ledger before anything of it is started, and its end before anything follows
+from it; a job that was cancelled is never requeued; giving up is not exit code 0. Two jobs never both have the claim,
+nor a job and a `holdfast autoresume`: jobs look for a keeper (`run_dir.hold`) under that lock, keepers for a claim.
 
-Does not cover: what follows from an end (`autoresume.policy`). A batch script that is killed before it has called
-`ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then. Filesystems without
-locks; there the ledger is all there is, and a warning reports it.
+Does not cover: a batch script that is killed before it has called `ended`: the next attempt notes what is known then.
+Filesystems without locks; a warning reports them.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 The first part is pure, the second part calls Slurm's commands.
 
-What always holds: a job that Slurm itself is ending (cancelled, say) is never taken for one that may be requeued:
-`scontrol requeue` would bring a cancelled job back. A job keeps as many nodes as it needs, of those that there are and
-of those that work now, and a node that its submitter asked for by name is never left out: a job that waits forever is
-worse than a bad node. Each call of a command ends within `ANSWER` seconds, and what Slurm says in an error is in the
-exception. What must not fail because the controller is being restarted is tried again (`insist`).
+What always holds: a job that Slurm itself is ending is never taken for one that may be requeued: `scontrol requeue`
+would bring a cancelled job back. A job keeps as many nodes as it needs, and those that its submitter asked for by name.
+Each call of a command ends within `ANSWER` seconds, and what Slurm says in an error is in the exception.
 
 Does not cover: what else a job asks of its nodes (--constraint, --gres); `sinfo` tells of a partition as a whole.
 Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a new start time as soon as it is requeued.

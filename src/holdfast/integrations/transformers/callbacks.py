@@ -1,31 +1,18 @@
 """Our callbacks for `Trainer`: supervision and the flag for auto-resume, preemption, straggler reports, and all in one.
 
-`FaultToleranceCallback` sends heartbeats in `train` only, after every optimizer step with the step.
-`FaultToleranceSectionsCallback` opens "setup" from the begin of `train` to the first batch, "step" around each
-optimizer step with its batches, and around each batch of an evaluation, "checkpointing" around each save. Both may be
-in the same trainer. What always holds: only `train` is supervised; `evaluate` and `predict` by themselves need no
-launcher. The errors of a wrong start are raised at the begin of `train`; from then on nothing raises because
-supervision fails. Limits are learned by all ranks or by none, and the flag is created when `train` has come to its end,
-before supervision ends.
-
-`PreemptionCallback`: a signal to any process of the training, or to ft_launcher, is a notice. At the next boundary on
-which all ranks agree (after an optimizer step; under ft_launcher, and with one process, also in evaluations) the
-trainer saves `checkpoint-N` as it always does and the process exits with code 0. What always holds: a save that fails
-does not end with code 0; an evaluation that was due, or was cut short, is done when the training continues; after the
-training handlers and loaders are as they were. A signal before all ranks have come to `train` does what it would do
-without the callback.
+Sections: "setup" from the begin of `train` to the first batch, "step" around each optimizer step with its batches and
+around each batch of an evaluation, "checkpointing" around each save. What always holds: only `train` is supervised, and
+`evaluate` and `predict` need no launcher; the errors of a wrong start are raised at the begin of `train`, and from then
+on nothing raises because supervision fails; a preemption whose save fails does not end with code 0, and an evaluation
+that was due, or was cut short, is done when the training continues; all ranks stop after the same step or none does.
 
 `StragglerDetectionCallback` measures `trainer.compute_loss` while the model trains. DistributedDataParallel may first
 give all ranks rank 0's buffers, where ranks wait for one another, so there the section begins where the wrapper calls
-the model. What always holds: all ranks stop after the same step or none does; after the training the detector is shut
-down and the trainer as it was; a failure of reports is logged once and the training continues.
-
-`HoldfastCallback`: for one training the three are in the trainer as if they had been given themselves; one that the
-trainer has already is not added.
+the model.
 
 Does not cover: what the program does after `train`, a last `save_model` for example: the flag is there by then. A rank
-that never comes to another boundary (it hangs: `ft_launcher` ends it). Stragglers in evaluation and prediction; weights
-that are gathered in the forward pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
+that never comes to another boundary. Stragglers in evaluation and prediction; weights that are gathered in the forward
+pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
 """
 
 from __future__ import annotations
@@ -39,11 +26,7 @@ from holdfast.callbacks.completion import why_complete
 from holdfast.callbacks.preemption import Preemption, PreemptionArguments
 from holdfast.callbacks.signals import StayingWorkers
 from holdfast.callbacks.straggler_findings import SECTION
-from holdfast.callbacks.stragglers import (
-    StragglerArguments,
-    StragglerDetection,
-    measure_from_forward,
-)
+from holdfast.callbacks.stragglers import StragglerArguments, StragglerDetection, measure_from_forward
 from holdfast.callbacks.supervision import HeartbeatTraining, SectionTraining, SupervisedTraining
 from holdfast.fault_tolerance.stop.rules import END
 from holdfast.fault_tolerance.timeouts.learning_conditions import CHECKPOINTING, STEP
@@ -77,7 +60,6 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether a training is supervised now."""
         return self._run is not None and self._run.client.is_initialized
 
     def begin(self, training: TrainCall) -> None:
@@ -88,10 +70,11 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         self._run = self.KIND(self, training.rank, folder, lambda: training.step)
         self._watch(training)
 
-        def resumes() -> None:
-            self._run.rules.loaded = True
-
-        training.on_resume.append(resumes)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint is loaded, if there is one."""
+        super().on_train_begin(args, state, control)
+        if self._run is not None:
+            self._run.rules.loaded = state.global_step > 0
 
     def finished(self, training: TrainCall) -> None:
         if self._run is not None:
@@ -110,10 +93,6 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         """The trainer's saves, and what else has no hook, from now on until the training ends."""
         raise NotImplementedError
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: they supervise nothing yet."""
-        return {**super().__getstate__(), "_run": None}
-
 
 class FaultToleranceCallback(SupervisedCallback):
     """Sends heartbeats to the launcher's monitor while the trainer trains.
@@ -124,29 +103,23 @@ class FaultToleranceCallback(SupervisedCallback):
     KIND = HeartbeatTraining
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         super().on_train_begin(args, state, control)
         self._beat()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat with the step."""
         if self._run is not None:
             self._run.iterate()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat, where gradients are accumulated."""
         self._beat()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A heartbeat."""
         self._beat()
 
     def _watch(self, training: TrainCall) -> None:
@@ -174,13 +147,11 @@ class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
     KIND = SectionTraining
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step begins, and with the first one the setup is over."""
         if self._run is not None:
             self._run.rules.iterations += 1
             self._run.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step is over; after a checkpoint, learn."""
         if self._run is not None:
             self._run.end_step()
             self._run.learn_if_due()
@@ -237,7 +208,6 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
             self._training.catch_up()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A boundary."""
         if self._run is not None and self._run.after_step():
             ends_epoch = float(state.epoch or 0).is_integer()
             control.should_training_stop = True
@@ -251,7 +221,6 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
             control.should_save = not control.should_evaluate
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A boundary, in an evaluation."""
         if self._run is not None:
             self._run.in_evaluation()
 
@@ -281,9 +250,6 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
         if run is not None:
             run.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_run": None}
-
 
 class PreemptibleTraining(Preemption):
     """One call of `train`. No process exits with 0 unless the checkpoint is complete on all ranks."""
@@ -296,7 +262,6 @@ class PreemptibleTraining(Preemption):
         """Batches of the evaluation that runs."""
 
     def take_over(self) -> None:
-        """The trainer's data loaders."""
         for name in _LOADER_MAKERS:
             self._training.patches.wrap(self._training.trainer, name, self._loader_made)
 
@@ -357,7 +322,6 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
         training.patches.wrap(training.trainer, "compute_loss", _measured)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make a report if one is due."""
         training, run = self._training, self._run
         if training is None or run is None:
             return
@@ -369,7 +333,6 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
             run.finish()  # while the loggers still take metrics
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Where the last step of an epoch was the place."""
         if self._stops:
             control.should_training_stop = control.should_save = True
 
@@ -398,9 +361,6 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
         run, self._run = self._run, None
         if run is not None:
             run.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_run": None, "_stops": False}
 
 
 def _give(trainer: Any, control: Any, metrics: dict[str, float]) -> None:

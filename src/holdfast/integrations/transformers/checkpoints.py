@@ -29,6 +29,7 @@ from holdfast.callbacks import arguments
 from holdfast.checkpoints.atomic import flush
 from holdfast.checkpoints.complete import MARK, first_complete, why_incomplete
 from holdfast.patches import Around, Patches
+from holdfast.prefixed_log import Once
 from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
 
 __all__ = ["MARK", "WholeCheckpoints", "choose"]
@@ -38,6 +39,8 @@ _NAME = re.compile(rf"{PREFIX}-(\d+)")
 # A method of the trainer (transformers 4.46), or a module and its function (5.23).
 _ROTATE = ("_rotate_checkpoints", "transformers.trainer", "rotate_checkpoints")
 _SORT = ("_sorted_checkpoints", "transformers.trainer_utils", "sort_checkpoints")
+
+UNASKED = "checkpoints are saved as transformers does it, and it is not known whether all ranks have written them: %s"
 
 log = logging.getLogger("holdfast.integrations.transformers")
 
@@ -56,7 +59,7 @@ class WholeCheckpoints:
         self.within: Callable[[str], None] = lambda place: None
         """Called by who writes, with the folder, before it is complete."""
         self._trainer, self._side = trainer, side
-        self._said_unasked = False
+        self._once = Once(log)
         self._left: dict[str, int] = {}
 
     def watch(self, patches: Patches) -> None:
@@ -84,7 +87,7 @@ class WholeCheckpoints:
         """What `save` says, and the folder if it is complete. Raises OSError on all ranks if one could not write."""
         place, writes = self._place(*args, **kwargs), bool(self._trainer.args.should_save)
         if self._side.failed:
-            self._say_unasked()
+            self._once(logging.WARNING, UNASKED, self._side.failed)
             if writes:
                 with suppress(FileNotFoundError):  # of an earlier start
                     os.unlink(os.path.join(place, MARK))
@@ -116,15 +119,6 @@ class WholeCheckpoints:
         for rotate in rotations:
             rotate()
         return done, place if known else None
-
-    def _say_unasked(self) -> None:
-        if not self._said_unasked:
-            self._said_unasked = True
-            log.warning(
-                "checkpoints are saved as transformers does it, and it is not known whether all ranks have written "
-                "them: %s",
-                self._side.failed,
-            )
 
     def _place(self, model: Any = None, trial: Any = None, **more: Any) -> str:
         """The folder that a call of `_save_checkpoint` writes; transformers 4.46 also passes `metrics`."""
@@ -224,8 +218,8 @@ def _rotations_put_off(trainer: Any) -> Iterator[list[Callable[[], Any]]]:
         patches.undo()
 
 
-def choose(folder: str | os.PathLike[str]) -> str:
-    """The checkpoint of this folder to resume from, as rank 0 sees it; nothing if there is none.
+def choose(folder: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of this folder to resume from, as rank 0 sees it; None if there is none.
 
     Raises OSError if the folder is there and cannot be read, or one of its checkpoints cannot and no other is complete:
     no training should begin anew because a disk is gone.
@@ -236,9 +230,9 @@ def choose(folder: str | os.PathLike[str]) -> str:
         told.warning("checkpoint skipped: %s", skipped)
     if found.newest is not None:
         told.info("the training resumes from %s", found.newest)
-        return str(found.newest)
-    told.info("there is no complete checkpoint in %s: the training begins", folder)
-    return ""
+    else:
+        told.info("there is no complete checkpoint in %s: the training begins", folder)
+    return found.newest
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -1,20 +1,16 @@
 """One call of `Trainer.train`, which our callbacks surround: transformers passes them neither the trainer nor the end.
 
 `on_init_end` comes when a trainer is made with its callbacks; from then on its class has a wrapped `train`, which does
-nothing for other trainers, and everything else is wrapped from the begin of `train` to its end. Both hooks lack the
-trainer, so it is looked for in the calls that led to them. What always holds: a trainer without such a callback is
-untouched; each callback's `begin` is followed by one `end`, in the opposite order, after `finished` or `failed`; `end`
-is done whatever the others raise; the checkpoint that a training resumes from is the same on all ranks, as rank 0
-chooses it.
+nothing for other trainers. Both hooks lack the trainer, so it is looked for in the calls that led to them. What always
+holds: a trainer without such a callback is untouched; each callback's `begin` is followed by one `end`, in the opposite
+order, after `finished` or `failed`, whatever the others raise; the checkpoint that a training resumes from is the same
+on all ranks.
 
-`Trainer` asks whether all steps are done only after a step, so a start from the checkpoint of the last step would train
-one more, and save it: here it trains none. `Trainer` evaluates before it saves, and its checkpoints know nothing of
-evaluations: a file in the checkpoint says that one was left out, and it is done where the training continues.
+`Trainer` asks whether all steps are done only after a step; here a start from the last step trains none. It evaluates
+before it saves: a file in the checkpoint says that an evaluation was left out, and is to be done.
 
-Does not cover: the first training of a callback that came by `add_callback`, which calls no hook: what is missing then
-is logged once transformers has loaded the checkpoint, and where it fails in that, nothing of ours has run. An
-evaluation that was to be followed by a save under `save_strategy="best"`; the best model with transformers 4.46, which
-decides on it only when it saves.
+Does not cover: the first training of a callback that came by `add_callback`, of which the log says what is missing. An
+evaluation that was to be followed by a save under `save_strategy="best"`.
 """
 
 from __future__ import annotations
@@ -28,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.callbacks import arguments
 from holdfast.callbacks.completion import record_chosen
+from holdfast.checkpoints.complete import chosen_by_rank_0
 from holdfast.patches import Patches
 from holdfast.side_group import CollectiveFailed, SideGroup
 
@@ -48,18 +45,6 @@ TESTED = ((4, 46), (5, 24))
 """The first and the last version of transformers that were tested; docs/versions.md."""
 EVALUATION_TO_COME = "holdfast-evaluation-to-come.txt"
 LOGGER = "holdfast.integrations.transformers"
-_FAILED = "!"
-
-
-def refuse_untested() -> None:
-    """Raises RuntimeError where transformers is older or newer than those that were tested."""
-    version = tuple(int(part) for part in VERSION.split(".")[:2])
-    if not TESTED[0] <= version <= TESTED[1]:
-        first, last = (".".join(map(str, each)) for each in TESTED)
-        raise RuntimeError(
-            f"holdfast was tested with transformers {first} to {last}, and this is {VERSION}: install one of those "
-            f"(pip install 'transformers=={last}.*'), or a holdfast that was tested with yours"
-        )
 
 
 class TrainCall:
@@ -69,7 +54,7 @@ class TrainCall:
     """One that began late: an exception may have ended it unnoticed, and then the next one closes it."""
 
     def __init__(self, trainer: Any) -> None:
-        refuse_untested()
+        arguments.refuse_untested("transformers", VERSION, TESTED)
         if TrainCall.late is not None:
             TrainCall.late.close()
         self.trainer = trainer
@@ -79,8 +64,6 @@ class TrainCall:
         self.checkpoints = WholeCheckpoints(trainer, self.side)
         self.resumed: Any = None
         """The checkpoint that the training resumes from; None from the start."""
-        self.on_resume: list[Callable[[], None]] = []
-        """Called when there is such a checkpoint."""
         self._begun = list[SurroundingCallback]()
         self._at_the_end = ExitStack()
         self._at_the_end.callback(self.side.close)
@@ -91,9 +74,9 @@ class TrainCall:
         """Optimizer steps, of earlier starts as well."""
         return int(self.trainer.state.global_step)
 
-    def begin(self, resume: Any, *, late: bool = False) -> None:
+    def begin(self, resume: Any) -> None:
         """Begin with all callbacks. `resume` is `train`'s argument: True is the last complete checkpoint, or none.
-        `late`: `train` has begun already, and the checkpoint is loaded. Collective."""
+        Collective."""
         handler = self.trainer.callback_handler
         ours = _ours(self.trainer)
         for part in [part for each in ours for part in each.parts]:
@@ -115,9 +98,6 @@ class TrainCall:
             record_chosen(os.path.abspath(self.resumed))
         self.checkpoints.watch(self.patches)
         self._train_no_more()
-        if self.resumed is not None or (late and self.step):
-            for call in self.on_resume:
-                call()
 
     def finished(self) -> None:
         """The training has come to its end."""
@@ -164,22 +144,13 @@ class TrainCall:
 
     def _last_complete(self) -> str:
         folder = self.trainer.args.output_dir
-        chosen = ""
-        if self.rank == 0:
-            try:
-                chosen = choose(folder)
-            except OSError as error:
-                chosen = f"{_FAILED}checkpoints cannot be looked for in {folder}: {error.strerror or error}"
         try:
-            choice = self.side.broadcast_text(chosen, patience=self.side.setup_timeout)
+            return chosen_by_rank_0(self.side, folder, lambda: choose(folder))
         except CollectiveFailed as why:
             raise RuntimeError(
                 f"the ranks cannot agree on a checkpoint in {folder} to resume from: the choice of rank 0 was not "
                 f"received ({why})"
             ) from why
-        if choice.startswith(_FAILED):
-            raise OSError(choice.removeprefix(_FAILED))
-        return choice
 
     def _train_no_more(self) -> None:
         """Where all steps are done. Does nothing where this transformers has no method for an epoch."""
@@ -233,7 +204,8 @@ class SurroundingCallback(TrainerCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: they surround nothing yet."""
-        return {**vars(self), "_training": None}
+        working = ("_training", "_run", "_stops")
+        return {name: value for name, value in vars(self).items() if name not in working}
 
 
 class _LateEnd(TrainerCallback):
@@ -331,7 +303,7 @@ def _train(trainer: Any, train: Callable[..., Any], *args: Any, **kwargs: Any) -
 def _begin_late(trainer: Any, name: str) -> None:
     training = TrainCall.late = TrainCall(trainer)
     try:
-        training.begin(None, late=True)
+        training.begin(None)
     except BaseException:
         training.close()
         raise

@@ -77,39 +77,35 @@ class LaterSource(KernelSource):
     """The source that `decide` gives at the first `start` at which CUDA is `usable`; until then, none."""
 
     def __init__(self, decide: Callable[[], KernelSource], usable: Callable[[], bool]) -> None:
-        super().__init__(NOT_YET)
-        self._decide = decide
+        self._decide: Callable[[], KernelSource] | None = decide
         self._usable = usable
-        self._source: KernelSource | None = None
+        self._use(KernelSource(NOT_YET))
 
     def start(self, section: str) -> None:
-        if self._source is None:
+        if self._decide is not None:
             try:
                 if self._usable():
-                    self._use(self._decide())
+                    decide, self._decide = self._decide, None
+                    self._use(decide())
             except Exception as error:  # of the native core, or of a CUDA that is broken
+                self._decide = None
                 self._use(KernelSource(f"choosing a source failed: {type(error).__name__}: {error}"))
-        if self._source is not None:
-            self._source.start(section)
+        self._source.start(section)
 
     def stop(self, late: bool = False) -> None:
-        if self._source is not None:
-            self._source.stop(late)
+        self._source.stop(late)
 
     def pause(self) -> None:
-        if self._source is not None:
-            self._source.pause()
+        self._source.pause()
 
     def resume(self) -> None:
-        if self._source is not None:
-            self._source.resume()
+        self._source.resume()
 
     def take(self) -> KernelWindow:
-        return KernelWindow() if self._source is None else self._source.take()
+        return self._source.take()
 
     def close(self) -> None:
-        if self._source is not None:
-            self._source.close()
+        self._source.close()
 
     def _use(self, source: KernelSource) -> None:
         self._source, self.name, self.reason = source, source.name, source.reason

@@ -1,18 +1,15 @@
 """GPU kernels timed by CUPTI: those that are launched in profiled sections, and no others.
 
-Recording is switched on with the outermost section and off at its end, and off for a section within it that is not to
-be profiled. Kernels that were launched in it and end later
-still count; a kernel during which recording was switched on again has no reliable end (see native/core.cpp) and does
-not. Between sections CUPTI stays attached: attaching may take seconds. With `max_sections` it leaves the process when
-so many sections of a report were profiled, two sections later, when their kernels are done.
+Kernels that were launched in a section and end later still count; one during which recording was switched on again has
+no reliable end (see native/core.cpp) and does not. Between sections CUPTI stays attached: attaching may take seconds.
+With `max_sections` it leaves the process two sections after the last profiled one, when their kernels are done.
 
 What always holds: no call raises, none waits for the GPU. CUPTI is not called, and the driver not initialised, before
-torch has initialised CUDA: a script may set its device or fork loaders first, and cuInit before a fork would break CUDA
-in the child for good. torch's profiler goes first: while it runs, waits or warms up nothing is touched, and afterwards
-the callbacks are registered anew.
+torch has initialised CUDA: cuInit before a fork would break CUDA in the child for good. torch's profiler goes first:
+while it runs, waits or warms up nothing is touched, and afterwards the callbacks are registered anew.
 Does not cover: a profiler that starts in the moment in which CUPTI leaves; other tools that come and go without torch,
 but for a note when they took the callbacks; programs that use CUDA without torch, unless HOLDFAST_CUPTI_LIBRARY names
-the library; the cost of being attached, which only a GPU shows.
+the library.
 """
 
 from __future__ import annotations
@@ -100,8 +97,6 @@ class CuptiCore:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        for name in ("times_left", "buffers_out"):
-            getattr(library, f"holdfast_kernels_{name}").restype = ctypes.c_uint64
 
     def open(self, path: str, loaded_only: bool) -> str:
         """Open this libcupti, or take the copy of it that the process has loaded. The first one stays."""
@@ -139,16 +134,6 @@ class CuptiCore:
             return CoreWindow({})
         counts = ("measured", "untimed", "unmeasured", "dropped", "foreign")
         return CoreWindow(dict(_kernels(window)), *(getattr(window, name) for name in counts))
-
-    @property
-    def times_left(self) -> int:
-        """How often CUPTI left the process."""
-        return int(self._library.holdfast_kernels_times_left())
-
-    @property
-    def buffers_out(self) -> int:
-        """Buffers that CUPTI has."""
-        return int(self._library.holdfast_kernels_buffers_out())
 
     def _call(self, name: str, *arguments: object) -> str:
         reason = ctypes.create_string_buffer(_REASON_BYTES)

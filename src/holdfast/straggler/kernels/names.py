@@ -12,97 +12,52 @@ kernels; kernels that a user named after nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 _REMEMBERED = 65536
 """Names whose answer is kept: a training step has hundreds, and a bounded table cannot grow with dynamic shapes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Kernels of one library, or of one way to write collectives."""
-
-    name: str
-    pattern: str
-    """A regular expression that the whole qualified name matches, `a::b::kernel`, from any of its `::` on."""
-    source: str
-    """Where these names are given."""
-
-
-FAMILIES = (
-    Family(
-        "NCCL",
-        r"nccl(?:All|Reduce|Broadcast|SendRecv)\w*Kernel(?:_\w+)?",
-        "NCCL before 2.8: ncclAllReduceRingLLKernel_sum_f32",
-    ),
-    Family("NCCL", r"ncclKernel_\w+", "NCCL 2.8 to 2.18, src/collectives/device: NCCL_KERN_NAME"),
-    Family(
-        "NCCL",
-        r"nccl(?:DevKernel|SymDevKernel|SymkDevKernel)(?:Debug)?_\w+",
-        "NCCL from 2.19 (ncclDevKernel), 2.27 (ncclSymDevKernel), 2.28 (ncclSymkDevKernel), src/device/**/generate.py; "
-        "RCCL takes these names, and adds ncclDevKernelDebug_Generic",
-    ),
-    Family(
-        "NCCL",
-        r"nccl(?:DevFunc|Function)_(?!OneRankReduce)\w+",
-        "NCCL's device functions, which some builds show in place of the kernel; OneRankReduce waits for no other rank",
-    ),
-    Family("RCCL", r"mscclKernel_\w+", "RCCL with MSCCL, src/include/msccl: MSCCL_KERNEL_ENTRY_NAME"),
-    Family(
-        "MSCCL++",
-        r"mscclpp::(?:\w+::)*\w+|executionKernel",
-        "MSCCL++, src/ext/collectives: mscclpp::collective::allreducePacket; src/core/include/execution_kernel.hpp",
-    ),
-    Family(
-        "NVSHMEM",
-        r"(?:nv|roc|i)shmemi?x?_\w+|\w+_on_stream_kernel\w*",
-        "NVSHMEM, src/host/stream and src/host/coll: nvshmemi_signal_wait_until_on_stream_kernel, "
-        "barrier_on_stream_kernel_threadgroup; rocSHMEM and Intel SHMEM likewise",
-    ),
-    Family(
-        "torch symmetric memory",
-        r"c10d::(?:symmetric_memory|nvshmem_extension|intra_node_comm|cuda::detail)::\w+"
-        r"|(?:barrier|(?:lsa_)?(?:put|get|wait)_signal)_kernel",
-        "PyTorch, torch/csrc/distributed/c10d/symm_mem: CUDASymmetricMemory.cu, nvshmem_extension.cu "
-        "(exchangeSplitAndOffset, allToAllV)",
-    ),
-    Family(
-        "torch symmetric memory",
-        r"_?(?:one_shot|two_shot|multimem)_\w*(?:reduce|gather|scatter|broadcast)\w*",
-        "PyTorch, CUDASymmetricMemoryOps.cu: two_shot_all_reduce_kernel_inplace; and Triton kernels of that name",
-    ),
-    Family(
-        "DeepEP",
-        r"(?:deep_ep|hybrid_ep)::(?!layout::|scan|permute|unpermute)(?:\w+::)*\w+",
-        "DeepEP, csrc/kernels: intranode, internode, internode_ll (dispatch, combine, notify); layout is local",
-    ),
-    Family(
-        "expert-parallel all-to-all",
-        r"(?:pplx::(?:\w+::)*|mori::(?:\w+::)*Ep)\w+|Ep(?:Dispatch|Combine)\w+"
-        r"|a2a_(?:dispatch|combine)_(?:send|recv)_kernel|moeA2A(?:Dispatch|Combine)Kernel",
-        "pplx-kernels, pplx-garden a2a-kernels, MORI src/ops/dispatch_combine, TensorRT-LLM moeAlltoAllKernels.cu",
-    ),
-    Family(
-        "TransformerEngine userbuffers",
-        r"k?userbuffers_\w+",
-        "TransformerEngine, common/comm_gemm_overlap/userbuffers/userbuffers.cu",
-    ),
-    Family(
-        "custom all-reduce",
-        r"\w*cross_device_\w+|quickreduce::\w+|allreduce_prototype_\w+|rmsNormLamport\w*",
-        "vLLM and SGLang csrc/custom_all_reduce.cuh, aiter, QuickReduce, TensorRT-LLM mnnvlTwoShotAllreduceKernels.cu",
-    ),
-    Family("Flux", r"\w*IpcBarrierAll\w*|\w*barrier_all\w*", "Flux and Triton-distributed: a barrier of all ranks"),
-    Family(
-        "named after a collective",
-        # Without: what a compiler named after the operations around a collective; reductions inside one GPU.
-        r"(?!triton_)(?!\w*(?:warp|wave|block|thread|lane|tile|cta|cluster|grid|simd|local))"
-        r"\w*(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all)\w*",
-        "TensorRT-LLM and FlashInfer (allreduce_fusion_kernel_oneshot_lamport, twoShotAllReduceKernel), "
-        "intra_node_comm.cu of PyTorch, users' own",
-    ),
-)  # fmt: skip
+_COLLECTIVES = (
+    # NCCL before 2.8: ncclAllReduceRingLLKernel_sum_f32.
+    r"nccl(?:All|Reduce|Broadcast|SendRecv)\w*Kernel(?:_\w+)?",
+    # NCCL 2.8 to 2.18, src/collectives/device: NCCL_KERN_NAME.
+    r"ncclKernel_\w+",
+    # NCCL from 2.19 (ncclDevKernel), 2.27 (ncclSymDevKernel), 2.28 (ncclSymkDevKernel), src/device/**/generate.py. RCCL
+    # takes these names, and adds ncclDevKernelDebug_Generic.
+    r"nccl(?:DevKernel|SymDevKernel|SymkDevKernel)(?:Debug)?_\w+",
+    # NCCL's device functions, which some builds show in place of the kernel; OneRankReduce waits for no other rank.
+    r"nccl(?:DevFunc|Function)_(?!OneRankReduce)\w+",
+    # RCCL with MSCCL, src/include/msccl: MSCCL_KERNEL_ENTRY_NAME.
+    r"mscclKernel_\w+",
+    # MSCCL++, src/ext/collectives: mscclpp::collective::allreducePacket; src/core/include/execution_kernel.hpp.
+    r"mscclpp::(?:\w+::)*\w+|executionKernel",
+    # NVSHMEM, src/host/stream and src/host/coll: nvshmemi_signal_wait_until_on_stream_kernel,
+    # barrier_on_stream_kernel_threadgroup; rocSHMEM and Intel SHMEM likewise.
+    r"(?:nv|roc|i)shmemi?x?_\w+|\w+_on_stream_kernel\w*",
+    # PyTorch, torch/csrc/distributed/c10d/symm_mem: CUDASymmetricMemory.cu, nvshmem_extension.cu.
+    r"c10d::(?:symmetric_memory|nvshmem_extension|intra_node_comm|cuda::detail)::\w+",
+    r"(?:barrier|(?:lsa_)?(?:put|get|wait)_signal)_kernel",
+    # PyTorch, CUDASymmetricMemoryOps.cu: two_shot_all_reduce_kernel_inplace; and Triton kernels of that name.
+    r"_?(?:one_shot|two_shot|multimem)_\w*(?:reduce|gather|scatter|broadcast)\w*",
+    # DeepEP, csrc/kernels: intranode, internode, internode_ll (dispatch, combine, notify); layout is local.
+    r"(?:deep_ep|hybrid_ep)::(?!layout::|scan|permute|unpermute)(?:\w+::)*\w+",
+    # pplx-kernels, pplx-garden a2a-kernels, MORI src/ops/dispatch_combine, TensorRT-LLM moeAlltoAllKernels.cu.
+    r"(?:pplx::(?:\w+::)*|mori::(?:\w+::)*Ep)\w+|Ep(?:Dispatch|Combine)\w+",
+    r"a2a_(?:dispatch|combine)_(?:send|recv)_kernel|moeA2A(?:Dispatch|Combine)Kernel",
+    # TransformerEngine, common/comm_gemm_overlap/userbuffers/userbuffers.cu.
+    r"k?userbuffers_\w+",
+    # vLLM and SGLang csrc/custom_all_reduce.cuh, aiter, QuickReduce, TensorRT-LLM mnnvlTwoShotAllreduceKernels.cu.
+    r"\w*cross_device_\w+|quickreduce::\w+|allreduce_prototype_\w+|rmsNormLamport\w*",
+    # Flux and Triton-distributed: a barrier of all ranks.
+    r"\w*IpcBarrierAll\w*|\w*barrier_all\w*",
+    # Named after a collective: TensorRT-LLM and FlashInfer (allreduce_fusion_kernel_oneshot_lamport,
+    # twoShotAllReduceKernel), PyTorch's intra_node_comm.cu, users' own. Without what a compiler named after the
+    # operations around a collective, and reductions inside one GPU.
+    r"(?!triton_)(?!\w*(?:warp|wave|block|thread|lane|tile|cta|cluster|grid|simd|local))"
+    r"\w*(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all)\w*",
+)
+"""Qualified names, `a::b::kernel`, of kernels that wait, and where each is given; matched from any of their `::` on."""
 
 _ROOTED = re.compile(
     r"(?:\w+::)*nccl(?:(?:DevKernel|Kernel|DevFunc|Function)(?:Debug)?_)?"
@@ -110,33 +65,21 @@ _ROOTED = re.compile(
 )
 _COMPUTE = re.compile(r"(?:at::native|at::cuda|cub|thrust|cutlass|cute)::")
 """Libraries that have no collectives, whatever their kernels are called."""
-_PATTERNS = tuple(
-    (family, re.compile(rf"(?:\w+::)*?(?:{family.pattern})", re.IGNORECASE)) for family in FAMILIES
-)
+_WAITS = re.compile(rf"(?:\w+::)*?(?:{'|'.join(_COLLECTIVES)})", re.IGNORECASE)
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|\(unnamed\)::")
 _DEMANGLED = re.compile(r"(?:[\w:]+ )*([A-Za-z_][\w:]*)")
 _NESTED = re.compile(r"_Z(L|N[rVK]*L?)?(?=[1-9])")
 _LENGTH = re.compile(r"L?([1-9][0-9]{0,4})")
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def is_collective(name: str) -> bool:
     """Whether a kernel waits for other ranks. `name` is mangled or not, and may end in parameters or a launch shape.
 
     About 0.1 µs for a name that was asked for before.
     """
-    return family_of(name) is not None
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def family_of(name: str) -> str | None:
-    """The family of a kernel that waits for other ranks; None for one that computes."""
     qualified = _qualified(name)
-    if not qualified or _COMPUTE.match(qualified):
-        return None
-    for family, pattern in _PATTERNS:
-        if pattern.fullmatch(qualified):
-            return family.name
-    return None
+    return not _COMPUTE.match(qualified) and _WAITS.fullmatch(qualified) is not None
 
 
 @lru_cache(maxsize=_REMEMBERED)

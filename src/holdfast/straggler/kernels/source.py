@@ -111,9 +111,8 @@ class Capture:
         self._keys = count()
         # Name, number of the report, and thread of each profiled section; the outermost first.
         self._open: dict[int, tuple[str, int, int]] = {}
-        self._left_out: dict[
-            int, int
-        ] = {}  # the threads of sections within these that are not to be profiled
+        # The threads of sections within these that are not to be profiled.
+        self._left_out: dict[int, int] = {}
         self._running = self._paused = self._closing = self._closed = False
         self._reports = 0
         self._ended_inside = False

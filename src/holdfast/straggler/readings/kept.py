@@ -50,7 +50,6 @@ class KeptReport:
     columns: tuple[Mapping[str, Any], ...]
     rows: tuple[tuple[int, str, tuple[float | None, ...]], ...]
     """Rank, node, and its scores in the order of the columns; the worst rank first. Not of all ranks."""
-    worst_nodes: tuple[Mapping[str, Any], ...]
     overall: Mapping[int, float | None]
     sections_left_out: int = 0
     _key: tuple[Any, ...] = field(default=(), repr=False)
@@ -123,7 +122,6 @@ def _report(event: Event, run: int) -> KeptReport:
         nodes=int(event.fields["nodes"]),
         columns=columns,
         rows=tuple(rows),
-        worst_nodes=tuple(map(_node, event.fields["worst_nodes"])),
         overall=scores_of_ranks(event),
         sections_left_out=int(event.get("sections_left_out", 0)),
         _key=() if event.get("gathered", True) else (run, cycle, int(event.fields["report"])),
@@ -178,22 +176,7 @@ def _column(told: Mapping[str, Any]) -> dict[str, Any]:
         "of": str(told["of"]),
         "score": str(told["score"]),
         "section": _text(told.get("section", "")),
-        "unknown": int(told.get("unknown", 0)),
         "quantiles": [_finite(value) for value in told.get("quantiles", [])],
-        "worst": list(told.get("worst", [])),
-        "best": list(told.get("best", [])),
-    }
-
-
-def _node(told: Mapping[str, Any]) -> dict[str, Any]:
-    rank, score = told["worst"]
-    return {
-        "node": _text(told["node"]),
-        "ranks": int(told["ranks"]),
-        "named": [int(rank) for rank in told["named"]],
-        "low": int(told["low"]),
-        "worst": [int(rank), _finite(score)],
-        "median": _finite(told["median"]),
     }
 
 
@@ -226,6 +209,5 @@ def _together(parts: Sequence[KeptReport]) -> KeptReport:
         nodes=made["nodes"],
         columns=tuple(_column(column) for column in made["columns"]),
         rows=tuple((rank, node, tuple(row)) for rank, node, row in made["rows"]),
-        worst_nodes=tuple(made["worst_nodes"]),
         overall=dict(sorted(overall.items())),
     )

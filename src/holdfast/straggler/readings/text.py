@@ -29,7 +29,6 @@ SCORE, BLOCK, GAP = 5, 12, 2
 VERDICTS_SHOWN = 5
 NAMED_SHOWN = 10
 REPORTS_SHOWN = 10
-NODES_SHOWN = 5
 LONGEST_WHO = 26
 
 
@@ -44,7 +43,6 @@ def overview(
         [_folded(f"{escaped(run_dir)}: {_span(told, of)}", width), *_verdicts(shown, of, width)],
         [_folded(line, width) for line in _kernels(shown)],
         _score_table(shown, width),
-        [_folded(line, width, "    ") for line in _nodes(shown)],
         [_folded(line, width, "    ") for line in _often(told)] if len(told) > 1 else [],
         list(_reports(told[-REPORTS_SHOWN:], len(told))) if len(told) > 1 else [],
     ]
@@ -173,26 +171,6 @@ def _fitting(
 
 def _tail(name: str, width: int) -> str:
     return name if len(name) <= width else "…" + name[1 - width :]
-
-
-def _nodes(report: KeptReport) -> Iterator[str]:
-    """What several ranks of one node have in common is the node's."""
-    if report.nodes < 2 or report.nodes == len(report.overall):
-        return
-    bad = [node for node in report.worst_nodes if len(node["named"]) > 1 or node["low"] > 1]
-    if not bad:
-        yield f"Nodes: none of {report.nodes} stands out"
-        return
-    yield "Nodes that stand out"
-    for node in bad[:NODES_SHOWN]:
-        named, low, (rank, score) = node["named"], node["low"], node["worst"]
-        what = [f"{len(named)} named ({ranks_text(named)})"] if named else []
-        what += [f"{low} far below the median rank"] if low > len(named) else []
-        most = 2 * max(len(named), low) >= node["ranks"]
-        yield (
-            f"  {node['node']}: of {_many(node['ranks'], 'rank')} {', '.join(what)}; median {node['median']:.2f}, "
-            f"worst {score:.2f} (rank {rank})" + (": look at the node, not at a rank" if most else "")
-        )
 
 
 def _often(told: Sequence[KeptReport]) -> Iterator[str]:
