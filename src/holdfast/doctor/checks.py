@@ -60,7 +60,7 @@ def run_checks(
     trial: bool = False,
     wanted: Wanted | None = None,
 ) -> list[Finding]:
-    """The findings of all checks, in the order of `table.CHECKS`.
+    """The findings of all checks, in the order of the report.
 
     Args:
         nproc: Ranks on this machine.
