@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ...fault_tolerance.board import BoardReader
 from ...fault_tolerance.board.values import DIRECTORY_PREFIX, FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, OWNER_FILE
@@ -38,9 +37,6 @@ from ...visible import escaped
 from ..capture.context import NodeContext
 from ..capture.procfs import content, link, names
 from ..capture.rank_probe import LocalRank
-
-if TYPE_CHECKING:
-    from ...journal.event import Event
 
 ANSWER = 1.0
 """Seconds after which a job is found or not."""
@@ -474,37 +470,20 @@ def _why_none(place: str) -> str:
         return "its journal has no start of a job yet, and no launcher of this node works there"
     last = time.localtime(max(last_moments(place).values(), default=events[-1].t))
     when = time.strftime("%Y-%m-%d %H:%M:%S", last)
-    here, codes = os.uname().nodename, _exit_codes(events)
-    if any(code is None and _host(node) != here for node, code in codes.items()):
+    here, newest = os.uname().nodename, {event.node.partition(":")[0]: event for event in events}
+    ends = [event for event in newest.values() if event.kind == "run_end"]
+    if any(host != here and event not in ends for host, event in newest.items()):
+        nodes = ", ".join(sorted(event.node for event in newest.values())[:8])
         return (
-            f"no launcher of this node ({here}) works there; the job's nodes are {', '.join(sorted(codes)[:8])}, "
+            f"no launcher of this node ({here}) works there; the job's nodes are {nodes}, "
             f"and its last record is of {when}. Run this on one of them"
         )
-    ends = [code for code in codes.values() if code is not None]
     if not ends:
         return (
             f"no launcher works there now, and the journal has no end of the job: after {when} its launcher was "
             "killed, or the machine failed"
         )
     return (
-        f"no launcher works there now: the job ended, with exit code {ends[-1]}; its last record is of "
-        f"{when}. holdfast incidents {shlex.quote(place)} shows what happened"
+        f"no launcher works there now: the job ended, with exit code {ends[-1].get('exit_code')}; its last record "
+        f"is of {when}. holdfast incidents {shlex.quote(place)} shows what happened"
     )
-
-
-def _exit_codes(events: Iterable[Event]) -> dict[str, object]:
-    """By node of the newest life of the job on its machine; None where there is no end."""
-    codes: dict[str, object] = {}
-    for event in events:
-        if event.kind == "run_start":
-            codes = {node: code for node, code in codes.items() if _host(node) != _host(event.node)}
-        if event.kind == "run_end":
-            codes.pop(event.node, None)
-            codes[event.node] = event.get("exit_code")
-        else:
-            codes.setdefault(event.node, None)
-    return codes
-
-
-def _host(node: str) -> str:
-    return node.partition(":")[0]
