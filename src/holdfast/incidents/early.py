@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..fault_tolerance.board import Snapshot
@@ -35,7 +34,7 @@ SAMPLES = 3
 SILENT = 1.0
 """Seconds without a sign of life after which a rank may be waiting."""
 EXITING = 0x4
-"""PF_EXITING of the kernel's task flags (field 9 of proc(5)'s stat)."""
+"""PF_EXITING of the kernel's task flags."""
 SECOND = 1_000_000_000
 
 
@@ -253,19 +252,11 @@ def thread_counts(pid: int) -> dict[int, ThreadCount] | None:
     counts = {}
     try:
         for name in os.listdir(f"/proc/{pid}/task"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                counts[int(name)] = _thread(f"/proc/{pid}/task/{name}")
-    except (OSError, ValueError, IndexError, KeyError):
+            found, status = proc.stat(pid, int(name)), proc.table(f"/proc/{pid}/task/{name}/status")
+            if found and status:
+                switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
+                is_exiting = bool(found.flags & EXITING)
+                counts[int(name)] = ThreadCount(found.state, found.cpu_ticks, switches, is_exiting)
+    except (OSError, ValueError, KeyError):
         return None
     return counts
-
-
-def _thread(folder: str) -> ThreadCount:
-    with open(f"{folder}/stat", "rb") as file:
-        line = file.read()
-    if not (status := proc.table(f"{folder}/status")):
-        raise ProcessLookupError(folder)
-    fields = line[line.rindex(b")") + 2 :].split()
-    switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
-    ticks, exiting = int(fields[11]) + int(fields[12]), bool(int(fields[6]) & EXITING)
-    return ThreadCount(fields[0].decode(), ticks, switches, exiting)

@@ -50,7 +50,7 @@ LONGEST_NUMBER = 20
 """Digits."""
 
 KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of the flags in proc(5)'s stat."""
+"""PF_KTHREAD of the kernel's task flags."""
 
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -250,8 +250,7 @@ def _refuse(asked: int, pid: int, processes: Processes) -> None:
             raise DiagnoseError(f"process {asked} has just ended")
         hidden = "" if os.geteuid() == 0 else ", or it is hidden from this user"
         raise DiagnoseError(f"there is no process {asked} on node {os.uname().nodename}{hidden}")
-    line = content(f"/proc/{pid}/stat")
-    if ")" in line and int(line[line.rindex(")") + 2 :].split()[6]) & KERNEL_THREAD:
+    if found.flags & KERNEL_THREAD:
         raise DiagnoseError(f"process {asked} ({found.name}) is a thread of the kernel, and no program")
     if pid == os.getpid():
         raise DiagnoseError(f"process {asked} is this command itself. Name a process of the job")
