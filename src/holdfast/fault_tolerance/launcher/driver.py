@@ -33,7 +33,6 @@ from .control.records import Settings
 from .exit_codes import Outcome, RankExit
 from .inbox import Inbox
 from .local_ranks import LocalRanks
-from .monitor_keeper import MonitorMessage
 from .node_health import NodeHealth
 from .rank_store import RankStores
 from .ranks.orphans import Sweep
@@ -181,8 +180,8 @@ class Driver:
 
     def _receive(self, item: object) -> None:
         match item:
-            case MonitorMessage(fields):
-                self._send(*self._ranks.take_message(fields))
+            case dict():  # of the monitor
+                self._send(*self._ranks.take_message(item))
             case RankExit() if self._ranks.owns(item):
                 # One moment for all that ended before this turn, however long the launcher takes to handle each: the
                 # first one to fail may be a matter of a millisecond.
@@ -291,7 +290,7 @@ class Driver:
 
 
 def _urgency(item: object) -> int:
-    order = MonitorMessage, m.Signal, RankExit
+    order = dict, m.Signal, RankExit
     return next((number for number, kind in enumerate(order) if isinstance(item, kind)), len(order))
 
 

@@ -159,7 +159,7 @@ class LocalRanks:
     def _last_messages(self) -> Iterator[Event]:
         """What the monitor has reported and this launcher has not read yet."""
         for message in self._monitor.messages():
-            yield from self.take_message(message.fields)
+            yield from self.take_message(message)
 
     def uncaught(self) -> Iterator[Event]:
         """The ranks that still run although an uncaught exception has ended their main thread."""
