@@ -3,16 +3,10 @@
 A sample is two reads of ``/proc``; threads, three reads for each, are only read of a rank whose sample is suspicious.
 Nothing is disturbed, and no read takes the lock of the rank's memory map.
 
-What always holds, since a false alarm costs a healthy job its restart:
-- A rank is only accused if another local rank waits for it: all others that report are silent, and one is awake.
-- One sample accuses no rank. The same must have been found for `CONFIRM` seconds in `SAMPLES` samples in a row, and of
-  a stopped rank no thread may have had a context switch in between: stopped and continued in turns is not stopped.
-- Nothing counts across a sample that came late, when the node may have been suspended, nor while the launcher or
-  several ranks are stopped (the job is suspended), a debugger is attached (that is a person), or a rank has ended (its
-  launcher sees that).
-
-Does not cover: ranks of other nodes, a rank that is alone on its node, programs whose boards are silent anyway, ranks
-that are neither stopped nor without a main thread.
+What always holds, since a false alarm costs a healthy job its restart: one sample accuses no rank, nothing counts
+across a sample that came late, and another local rank waits for the accused one. docs/diagnose.md, "Before the
+timeout", has the rules, and when no rank is accused.
+Does not cover: ranks of other nodes; ranks that are neither stopped nor without a main thread.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import re
 import shlex
 import threading
@@ -33,6 +32,7 @@ from ...fault_tolerance.board.values import DIRECTORY_PREFIX, FT_RANK_MONITOR_IP
 from ...fault_tolerance.errors import BoardError, HoldfastError
 from ...fault_tolerance.processes import proc
 from ...in_time import TooLate, within
+from ...journal.run_dir import user_name
 from ...visible import escaped
 from ..capture.context import NodeContext
 from ..capture.procfs import content, link, names
@@ -193,13 +193,6 @@ def _user(pid: int) -> int | None:
     return int(words[1]) if len(words) > 1 else None
 
 
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
 # -- which job -------------------------------------------------------------------------------------------------
 
 
@@ -262,10 +255,10 @@ def _refuse(asked: int, pid: int, processes: Processes) -> None:
             f"Its job may be found by that one: holdfast diagnose {found.ppid}"
         )
     if os.geteuid() not in (0, user):
-        owner = _user_name(user)
+        owner = user_name(user)
         raise DiagnoseError(
             f"process {pid} ({processes.command(pid)}) belongs to user {owner}, and this is "
-            f"{_user_name(os.geteuid())}: stacks and boards of a process are for its own user and for root. "
+            f"{user_name(os.geteuid())}: stacks and boards of a process are for its own user and for root. "
             f"Run this as {f'{owner} or as root' if user else 'root'}"
         )
 
@@ -321,7 +314,7 @@ def _job_of_launcher(found: Launcher, processes: Processes, why: str) -> Job:
     """Its ranks, by its boards. Raises `DiagnoseError` where it has none now."""
     user = _user(found.pid)
     if user not in (None, os.geteuid()):
-        return _without_boards(found.pid, _user_name(user or 0), processes, why)
+        return _without_boards(found.pid, user_name(user or 0), processes, why)
     while True:
         cycles = [name for name in names(found.boards) if re.fullmatch(r"cycle-\d+", name)]
         newest = max(cycles, key=lambda name: int(name.partition("-")[2]), default="")
