@@ -48,9 +48,6 @@ class Clock:
     """Monotonic seconds without the time in which this launcher could not act: suspended, or blocked in an action.
 
     Such a time does not count against the ranks: they may have been suspended with the launcher.
-
-    Args:
-        read_ns: The monotonic clock, in nanoseconds.
     """
 
     def __init__(self, read_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -119,8 +119,6 @@ class StoreClient:
 
     Args:
         store: A connection to it, or the server itself.
-        connect: Makes another connection.
-        endpoint: The address at which the store listens.
         wake: Called from the thread when there are new views.
     """
 
