@@ -163,7 +163,7 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     assert done.returncode == 0, done.stderr
     assert training.end(seconds=300) == "COMPLETED 0:0", training.text()
     *stopped, last = training.kinds()
-    # Slurm looks at time limits every 30 s and sends the signal up to a minute early: a slow second attempt gets it too.
+    # Slurm looks at time limits every 30 s and sends the signal up to a minute early: also to a slow second attempt.
     assert (set(stopped), last) == ({"time limit"}, "finished"), training.text()
     assert "did not stop when told to, and was killed" in training.text()
     assert "SIGKILL sent" in training.text()
