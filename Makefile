@@ -135,7 +135,7 @@ pictures: $(VENV)/.dev
 
 # From the code. docs/reference/phases.md comes from simulated jobs: `python -m tests.simulation.transitions`.
 reference: $(VENV)/.core
-	@$(BIN)/python scripts/reference.py
+	@$(BIN)/python -m scripts.reference
 
 # The variable silences a notice about another tool, which is not about this site.
 docs: $(VENV)/.docs

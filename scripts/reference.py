@@ -1,6 +1,6 @@
 """`make reference`: write the pages of docs/reference/, each from what the code itself has.
 
-    python scripts/reference.py [FOLDER]        # default: docs/reference
+    python -m scripts.reference [FOLDER]        # default: docs/reference
 
 A text that is missing or wrong on a page is changed in the code: the meaning of an option, the docstring of a field, an
 entry of a table. Links in these texts are relative to docs/. Does not cover: phases.md, which simulated jobs write
@@ -26,15 +26,14 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.cli.main import _parser
-from holdfast.doctor import table as doctor
 from holdfast.fault_tolerance.config_fields import Effect, Option
 from holdfast.fault_tolerance.launcher.command_line.args_parser import default_text
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, shown
 from holdfast.fault_tolerance.launcher.exit_codes import Outcome
 from holdfast.fault_tolerance.launcher.metrics import FAMILIES, STATES
 from holdfast.incidents import evidence, verdict
-from holdfast.journal import kinds as journal_kinds
 from holdfast.testing import fault as testing
+from scripts import doctor_checks, journal_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -305,7 +304,7 @@ def checks() -> Iterator[str]:
     yield "[holdfast doctor](doctor.md) has its options and verdicts."
     yield "[Health of nodes](health.md) has the checks of a launcher."
     yield ""
-    rows = ((f"`{name}`", text) for name, text in doctor.CHECKS.items())
+    rows = ((f"`{name}`", text) for name, text in doctor_checks.CHECKS.items())
     yield from table("| check | what it reports |", rows)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -223,14 +222,6 @@ def test_replay_with_a_lost_record_continues_at_a_snapshot(journal: list[bytes])
     assert not any(line.differences for line in lines)
     assert any(line.text.startswith("not replayed") for line in lines)
     assert lines[-1].is_decision
-
-
-def test_replay_of_a_journal_before_iterations_is_the_same(journal: list[bytes]) -> None:
-    """Records, settings and states had no such field, and the store's values still have none by default."""
-    fields = rb'"(iteration|least_progress|no_restart_code)":-?\d+,?'
-    older = [re.sub(rb",}", b"}", re.sub(fields, b"", line)) for line in journal]
-    assert older != journal and not any(b"iteration" in line for line in older)
-    assert not any(line.differences for line in replayed(older))
 
 
 def test_replay_of_two_attempts_in_one_journal_is_the_same(journal: list[bytes]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.doctor import checks, facts, table
 from holdfast.doctor.facts import Folder, Interpreter, Name
-from holdfast.doctor.import_trial import Trial, judge
+from holdfast.doctor.import_trial import judge
 from holdfast.doctor.table import GIB, MIB, NOTE, OK, PROBLEM, Finding, note, ok, problem
 from holdfast.fault_tolerance.board.values import DIRECTORY_PREFIX
 from holdfast.fault_tolerance.launcher.ranks import boards
@@ -90,21 +90,21 @@ def test_check_warm_start(found: list[Finding], cold: str, verdict: str, part: s
 
 
 @pytest.mark.parametrize(
-    ("trial", "verdict", "part"),
+    ("finding", "verdict", "part"),
     [
-        (Trial(2.0, 0.02), OK, "imported in 2.0 s, a rank forked in 20 ms"),
-        (Trial(2.0, 0.02, missing={"apex": "no module"}), PROBLEM, "cannot be imported: apex (no module)"),
+        (judge(2.0, 0.02), OK, "imported in 2.0 s, a rank forked in 20 ms"),
+        (judge(2.0, 0.02, missing={"apex": "no module"}), PROBLEM, "cannot be imported: apex (no module)"),
         (
-            Trial(2.0, 0.02, refused={"p.x": "it starts a thread"}),
+            judge(2.0, 0.02, refused={"p.x": "it starts a thread"}),
             NOTE,
             "because each rank imports p.x itself",
         ),
-        (Trial(2.0, 0.02, hidden=["yaml"]), NOTE, "hides the installed yaml"),
-        (Trial(2.0, reason="imports take longer"), NOTE, "no rank can be forked: imports take longer"),
+        (judge(2.0, 0.02, hides=["yaml"]), NOTE, "hides the installed yaml"),
+        (judge(2.0, reason="imports take longer"), NOTE, "no rank can be forked: imports take longer"),
     ],
 )
-def test_check_trial(trial: Trial, verdict: str, part: str) -> None:
-    expect(judge(trial), verdict, part)
+def test_check_trial(finding: Finding, verdict: str, part: str) -> None:
+    expect(finding, verdict, part)
 
 
 @pytest.mark.parametrize(

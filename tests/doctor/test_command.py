@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from holdfast import __version__
-from holdfast.doctor.table import CHECKS, VERDICTS
+from holdfast.doctor.table import VERDICTS
 from holdfast.fault_tolerance.launcher.ranks import boards as rank_boards
+from scripts.doctor_checks import CHECKS
 from tests.doctor import made_worse
 from tests.processes import Spawned, Spawner, alive, wait_until
 

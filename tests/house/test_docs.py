@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.health import cards, gpus, host, storage
-from holdfast.journal.kinds import KINDS
 from scripts import reference
+from scripts.journal_kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

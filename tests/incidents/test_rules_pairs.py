@@ -89,7 +89,7 @@ def test_judge_two_ends_of_an_exchange_names_the_pair(name: str) -> None:
     assert verdict.pair == (1, 2)
     assert "ank 1 (node a) and rank 2 (node b)" in verdict.sentence
     assert verdict.sentence.endswith("one of them, or the link between them.")
-    failure = judged_failure(case, verdict, Summary("a", 0.0, ("", None)))
+    failure = judged_failure(case, verdict, Summary(0.0))
     assert (failure.node, failure.peers, failure.accused) == ("", ("a", "b"), frozenset())
     first, *lines = report_lines(case, judgement(case))
     assert first.startswith("HANG: ranks 1 and 2, or the link between them")

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits
 from holdfast.fault_tolerance.launcher.inbox import Inbox
-from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper, MonitorMessage
+from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import CEILING, Spawned, Spawner
@@ -85,8 +85,8 @@ class Node:
     def pump(self, seconds: float) -> None:
         """Take in what arrives within this time."""
         for event in self.inbox.wait(seconds):
-            if isinstance(event, MonitorMessage):
-                self.said.append(event.fields)
+            if isinstance(event, dict):
+                self.said.append(event)
 
     def heard(self, event: str) -> list[dict[str, Any]]:
         """Everything of this kind that the monitors have said so far."""

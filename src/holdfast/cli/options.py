@@ -112,7 +112,6 @@ def put_page(path: str, html: str, of: str) -> str:
     Does not cover: links above the file, since the folder is the user's choice.
 
     Args:
-        path: As `check_html` has checked it.
         of: What is shown, for the line to print.
 
     Raises:

@@ -60,13 +60,10 @@ def run_checks(
     trial: bool = False,
     wanted: Wanted | None = None,
 ) -> list[Finding]:
-    """The findings of all checks, in the order of `table.CHECKS`.
+    """The findings of all checks, in the order of the report.
 
     Args:
-        nproc: Ranks on this machine.
-        script: What the ranks would run.
         run_dir: Of the job; None: the default folder.
-        trial: Import what the script imports.
         wanted: Checks of the node's health, as a launcher makes them; None: those that need no settings.
     """
     wanted = wanted or Wanted(proc.nvidia_driver(), link_down=LINK_DOWN)
@@ -172,7 +169,6 @@ def check_warm_start(found: Sequence[Finding], cold: str) -> Finding:
     """Whether ranks start warm with `--ft-warm-start auto`.
 
     Args:
-        found: The findings of the other checks.
         cold: Why the launcher would start ranks cold; empty if it would not.
     """
     check = "warm start"

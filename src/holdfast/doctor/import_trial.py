@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
@@ -36,23 +35,6 @@ LONGEST = 120.0
 COLD = "No action needed. Restarts are slower because each rank imports"
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """The outcome; times in seconds."""
-
-    import_seconds: float
-    fork_seconds: float | None = None
-    """None: the zygote did not fork."""
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """Imports of the script that fail, and why."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Modules that cannot be imported ahead, and why."""
-    hidden: Sequence[str] = ()
-    """Installed packages that the script's folder hides."""
-    reason: str = ""
-    """Why it did not fork."""
-
-
 def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
     """Make a trial, unless ranks of this script start cold anyway (`cold`)."""
     if cold:
@@ -64,25 +46,39 @@ def check_trial(script: Request, run_dir: str | None, cold: str) -> Finding:
         return problem(
             CHECK, f"{script.script}{at}: {error.msg}", "Correct the script: its ranks fail at once"
         )
-    return judge(_try(script, run_dir, names))
+    return _try(script, run_dir, names)
 
 
-def judge(trial: Trial) -> Finding:
-    """The finding for an outcome."""
-    if trial.missing:
-        reasons = listed([f"{name} ({why})" for name, why in sorted(trial.missing.items())])
+def judge(
+    import_seconds: float,
+    fork_seconds: float | None = None,
+    missing: Mapping[str, str] | None = None,
+    refused: Mapping[str, str] | None = None,
+    hides: Sequence[str] = (),
+    reason: str = "",
+) -> Finding:
+    """The finding.
+
+    Args:
+        fork_seconds: None: the zygote did not fork, for this `reason`.
+        missing: Imports of the script that fail, and why.
+        refused: Modules that cannot be imported ahead, and why.
+        hides: Installed packages that the script's folder hides.
+    """
+    if missing:
+        reasons = listed([f"{name} ({why})" for name, why in sorted(missing.items())])
         return problem(
             CHECK, f"cannot be imported: {reasons}", "Install what the script imports, or fix PYTHONPATH"
         )
-    if trial.fork_seconds is None:
-        return note(CHECK, f"no rank can be forked: {trial.reason}", f"{COLD} torch itself")
-    text = f"imported in {trial.import_seconds:.1f} s, a rank forked in {1e3 * trial.fork_seconds:.0f} ms"
-    if trial.hidden:
-        text += f"; the script's folder hides the installed {listed(trial.hidden)}"
+    if fork_seconds is None:
+        return note(CHECK, f"no rank can be forked: {reason}", f"{COLD} torch itself")
+    text = f"imported in {import_seconds:.1f} s, a rank forked in {1e3 * fork_seconds:.0f} ms"
+    if hides:
+        text += f"; the script's folder hides the installed {listed(hides)}"
         return note(CHECK, text, "Rename the file, unless it is meant to replace the installed package")
-    if trial.refused:
-        names = listed(sorted(trial.refused))
-        text += f"; not imported ahead: {names} ({'; '.join(sorted(set(trial.refused.values())))})"
+    if refused:
+        names = listed(sorted(refused))
+        text += f"; not imported ahead: {names} ({'; '.join(sorted(set(refused.values())))})"
         return note(CHECK, text, f"{COLD} {names} itself")
     return ok(CHECK, text)
 
@@ -102,7 +98,7 @@ def _imports(source: bytes) -> list[str]:
     return sorted({name.partition(".")[0] for name in names} - {"__future__"})
 
 
-def _try(request: Request, run_dir: str | None, names: Sequence[str]) -> Trial:
+def _try(request: Request, run_dir: str | None, names: Sequence[str]) -> Finding:
     """Raises OSError if no process can be started."""
     made = plan(request, os.environ)
     found = {name: _origin(name, made.folder) for name in names}
@@ -128,7 +124,7 @@ def _try(request: Request, run_dir: str | None, names: Sequence[str]) -> Trial:
         zygotes.close()
         logger.removeHandler(log)
         logger.propagate = propagates
-    return Trial(
+    return judge(
         imported - began,
         forked - imported if standby else None,
         {name: why for name, why in zygotes.failed.items() if name in found and found[name] is None},

@@ -1,13 +1,11 @@
 """Merges the settings of a job: built-in default < YAML < environment < command line.
 
-All sources apply together, field by field, and the strongest that names a field wins it. Every source is checked
-in full, also where a stronger one overrides it: a wrong value in a file is an error today, not on the day when a flag
-is dropped. The origin of each value is kept, so the launcher can log which timeouts are in force and who set them.
+Every source is checked in full, also where a stronger one overrides it: a wrong value in a file is an error today, not
+on the day when a flag is dropped. The origin of each value is kept.
 
 A YAML file is read as a tree of nodes, and only its ``fault_tolerance`` section becomes Python values. So errors name
 the line, and a key that is given twice is an error (YAML would silently keep the last). The rest of the file belongs
-to other programs, may use tags of theirs, and is left alone. PyYAML is imported when a file is read: most jobs have
-none, and the launcher's start is measured.
+to other programs, and may use tags of theirs. PyYAML is imported when a file is read: most jobs have none.
 
 Does not cover: the command line itself (`launcher.command_line`); merging inside a value: section timeouts of a
 stronger source replace those of a weaker one as a whole; interpolation such as OmegaConf's ``${…}``.

@@ -1,18 +1,7 @@
-"""The tree of errors that holdfast raises on purpose.
-
-    HoldfastError
-     ├─ RankMonitorClientError   the training program misused the client (the only thing a client call ever raises)
-     │   └─ NotReady             timeouts cannot be learned yet
-     ├─ BoardError               a board cannot be read: what was found, what was expected
-     │   └─ BoardUnavailable     a board cannot be made here (tmpfs full): the rank runs unsupervised
-     ├─ ConfigError              a setting or an option of the command line is wrong (also a ``ValueError``)
-     │   └─ RunDirError          the run directory cannot be used (:mod:`holdfast.journal.run_dir`)
-     ├─ UnsupportedTorch         the installed torch is too old (also an ``ImportError``)
-     ├─ JournalUnreadable        a run directory cannot be read (:mod:`holdfast.journal.reader`)
-     └─ FaultSpecError           a fault to inject is not one (:mod:`holdfast.testing`; also a ``ValueError``)
+"""The errors that holdfast raises on purpose. Of them only `RankMonitorClientError` comes out of a call of the client.
 
 Every message is for a person: who, what, how that is known, and what to do. An error that a person cannot act on
-is a defect, not a member of this tree.
+is a defect, and has no class here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""Incidents: what went wrong, which rank caused it and how that is known.
-
-evidence.py, verdict.py   the facts about a node's ranks, and what follows from them, as plain values
-classify.py, wire.py      texts as codes; all of these values as JSON, the schema of incident.json
-schema_1.py               evidence as versions before had written it
-capture/                  takes the evidence: boards, /proc, stacks, the flight recorder
-rules/                    pure: from the evidence of all nodes to one judgement
-report/                   report.txt, the page, the folder incidents/NNNN
-"""
+"""Incidents: what went wrong, which rank caused it and how that is known."""
 
 from __future__ import annotations
 

@@ -1,20 +1,11 @@
-"""What past failures of a job make suspect: a node, a checkpoint, or the link between two nodes. Pure.
+"""What past failures of a job make suspect: a node, its domain, a checkpoint, or the link between two nodes. Pure.
 
-`suspicions` reads the history of a job: the judgement of each failure, and how far the job had come. The
-rules, each with its facts in a sentence:
-
-- **A node**: at once where the evidence itself names hardware (an uncorrectable memory error, a lost GPU, a disk that
-  fails), or a rank that the kernel does not let go; else when two of the last three failures accuse it with high
-  confidence, at different steps, and accuse no other node both. A fault of hardware strikes at any place, a bug at one:
-  an exception of the program accuses no node, and two failures with one signature do not either. A disk that has
-  failed on another node before is one that they share, and names none.
-- **A node domain**, such as a rack: two of the last three failures accuse two nodes of it.
-- **A checkpoint**: two attempts failed after it was loaded, before they had taken a step.
-- **A pair of nodes**: the evidence of a failure accuses both, and no other failure decides. Neither is moved.
-
-A suspicion of a node ends when the others have failed without it, or after an hour.
-The launcher places nodes by this (`launcher.control.suspects`), and the retry policy names checkpoints by it
-(`autoresume.policy`). The same failure again and again is counted without a judgement (`control.records`).
+`suspicions` reads the history of a job: the judgement of each failure, and how far the job had come. docs/launcher.md,
+"Nodes that fail again and again", has the rules on nodes and domains. A checkpoint is suspect when two attempts failed
+after it was loaded, before they had taken a step; a pair of nodes when the evidence of a failure accuses both, and
+neither is moved. The launcher places nodes by this (`launcher.control.suspects`), and the retry policy names
+checkpoints by it (`autoresume.policy`). The same failure again and again is counted without a judgement
+(`control.records`).
 Does not cover: a node that makes the others fail without ever being the culprit; two causes at once.
 """
 

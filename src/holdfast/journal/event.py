@@ -10,7 +10,7 @@ as when a scheduler requeues the job, holds several. A *cycle* is one start of a
 event is in exactly one cycle, cycles have the order in which they began, and a node that joins late or is started
 again is sorted into the cycle of the others.
 
-Does not cover: the meaning of a kind's fields (`kinds` has it); two runs at once in one run
+Does not cover: the meaning of a kind's fields (docs/reference/journal.md has it); two runs at once in one run
 directory.
 """
 

@@ -185,7 +185,6 @@ def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0
 
     Args:
         events: Of all nodes in the order of time (`reader.stream_run`); those that are not in `KINDS` change nothing.
-        found: The incidents of the same journal.
         now: Of a job that runs, until when; else it is accounted for until its last event.
     """
     segments, lives, rates = _read(events)

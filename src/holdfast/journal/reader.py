@@ -56,7 +56,6 @@ def stream_run(run_dir: str, kinds: Set[str] | None = None, *, of_ranks: bool = 
     """The events of a run directory in the order of time, clocks of nodes aligned.
 
     Args:
-        run_dir: The run directory.
         kinds: Only these. The others cost next to nothing, and the files of ranks are not opened. None: all.
         of_ranks: Those of ranks are, too.
 
@@ -224,7 +223,6 @@ def runs_in(folders: Iterable[str], *, count: bool = False) -> list[Run]:
     """The runs in these folders, newest first. A folder that cannot be listed has none.
 
     Args:
-        folders: Folders with run directories in them.
         count: Count the incidents of each, which takes reading its journal.
     """
     found = []

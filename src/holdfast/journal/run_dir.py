@@ -1,20 +1,17 @@
 """The run directory: where a job's journal and incidents are kept after it ended, and which launcher writes there.
 
-Owns the choice of the default place and the checks that make it safe to write there. Where the default cannot be used
-(no home folder, a read-only one) it is a private place in the temporary directory: the user did not ask for a
-directory, so a missing one is no reason not to train. A directory that `prepare_run_dir` returned belongs to this user
-and no other user can plant anything in it (one that it made, no other user can read). A filesystem that does not answer
-is an error after a while, not a launcher that never starts.
+Owns the choice of the default place and the checks that make it safe to write there; docs/incidents-and-journal.md has
+both. A directory that `prepare_run_dir` returned belongs to this user and no other user can plant anything in it (one
+that it made, no other user can read). A filesystem that does not answer is an error after a while, not a launcher that
+never starts.
 
 Two jobs of one node name in one journal would each be read as the end of the other, so a launcher locks its node's
-journal (`RunDirLock`), and a second one keeps its records in a sub-directory. The lock is on an empty file next to the
-journal (some network filesystems would keep readers out of a locked one) and ends with its process, however that ends:
-a requeued job finds the directory free. No job waits for a lock, or stops because it gets none.
+journal (`RunDirLock`). The lock is on an empty file next to it, as some network filesystems would keep readers out of a
+locked one. No job waits for a lock, or stops because it gets none.
 
 Does not cover: what happens to the directory after the checks. Another process of the same user may change it, and
 the directories above it are the user's own business as long as only this user or root can rename what is in them.
-Filesystems that cannot lock, or only among the processes of one machine: there two launchers of one node name write
-into one journal; its lines stay whole.
+Filesystems that cannot lock, or only among the processes of one machine.
 """
 
 from __future__ import annotations
@@ -67,7 +64,9 @@ def state_folder() -> str:
     if not os.path.isabs(state):  # the XDG rule: a relative path is to be ignored
         home = os.path.expanduser("~")
         if not os.path.isabs(home):
-            raise RunDirError(f"user {_user(os.geteuid())} has no home folder (HOME) for the run directory")
+            raise RunDirError(
+                f"user {user_name(os.geteuid())} has no home folder (HOME) for the run directory"
+            )
         state = os.path.join(home, ".local", "state")
     return os.path.join(state, "holdfast")
 
@@ -231,7 +230,7 @@ def check(place: str) -> None:
     elif not stat.S_ISDIR(found.st_mode):
         problem = "is not a directory"
     elif found.st_uid != os.geteuid():
-        problem = f"belongs to user {_user(found.st_uid)}, not to {_user(os.geteuid())}"
+        problem = f"belongs to user {user_name(found.st_uid)}, not to {user_name(os.geteuid())}"
     elif found.st_mode & 0o022:
         problem = f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o}); try chmod 700"
     elif not os.access(place, os.W_OK | os.X_OK):
@@ -250,7 +249,8 @@ def _answered(action: Callable[[], T], what: str) -> T:
         raise RunDirError(f"{what}: {error.strerror}") from None
 
 
-def _user(number: int) -> str:
+def user_name(number: int) -> str:
+    """Of a user id; the number where it has none."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -3,17 +3,9 @@
     FAULTS  :=  FAULT { ";" FAULT }
     FAULT   :=  KIND "@" KEY "=" VALUE { "," KEY "=" VALUE }
 
-    hang@step=12,rank=1,cycle=0 ; kill@after=5s,rank=random,seed=3
-
-When (one of them):  step=N [point=NAME]  or  after=DURATION [rand=DURATION]
-Where:               rank=N|random|all (random)   seed=N   cycle=N|each (0)
-How:                 code=N (exit)   message=TEXT (exception)   for=DURATION (sleep, gil, deadlock, child)
-                     how=enter|skip (deadlock)   limit=SIZE (memory)   size=SIZE (half_save)
-                     ignore_term=yes|no (child)
-
-DURATION is `5`, `5s`, `500ms`, `2m`, `1h`; SIZE is `268435456`, `256MiB`, `1GiB` (`MB` and `GB` mean the same).
-Blanks around every part are ignored. A `Fault` that exists is valid, so arming never fails on its fields. `parse` reads
-what `render` writes, unless the message contains "," or ";", which a TEXT cannot. The effects are in `actions.py`.
+docs/reference/faults.md has the kinds and keys. A duration is `5`, `5s`, `500ms`, `2m`, `1h`; a size is `268435456`,
+`256MiB`, `1GiB` (`MB` and `GB` mean the same). Blanks around every part are ignored. A `Fault` that exists is valid, so
+arming never fails on its fields. `parse` reads what `render` writes, unless the message contains "," or ";".
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ from .control.records import Settings
 from .exit_codes import Outcome, RankExit
 from .inbox import Inbox
 from .local_ranks import LocalRanks
-from .monitor_keeper import MonitorMessage
 from .node_health import NodeHealth
 from .rank_store import RankStores
 from .ranks.orphans import Sweep
@@ -49,9 +48,6 @@ class Clock:
     """Monotonic seconds without the time in which this launcher could not act: suspended, or blocked in an action.
 
     Such a time does not count against the ranks: they may have been suspended with the launcher.
-
-    Args:
-        read_ns: The monotonic clock, in nanoseconds.
     """
 
     def __init__(self, read_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -181,8 +177,8 @@ class Driver:
 
     def _receive(self, item: object) -> None:
         match item:
-            case MonitorMessage(fields):
-                self._send(*self._ranks.take_message(fields))
+            case dict():  # of the monitor
+                self._send(*self._ranks.take_message(item))
             case RankExit() if self._ranks.owns(item):
                 # One moment for all that ended before this turn, however long the launcher takes to handle each: the
                 # first one to fail may be a matter of a millisecond.
@@ -291,7 +287,7 @@ class Driver:
 
 
 def _urgency(item: object) -> int:
-    order = MonitorMessage, m.Signal, RankExit
+    order = dict, m.Signal, RankExit
     return next((number for number, kind in enumerate(order) if isinstance(item, kind)), len(order))
 
 

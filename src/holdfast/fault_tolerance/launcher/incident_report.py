@@ -44,7 +44,7 @@ from holdfast.visible import without_numbers
 from ..processes import proc
 from .control import suspects
 from .control.messages import Append, Put, Reported, Suspected
-from .control.records import FAILURES, Membership, key
+from .control.records import FAILURES, CycleRecord, Kind, Membership, key
 from .exit_codes import RankExit
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
@@ -69,23 +69,17 @@ Complete = Callable[[], tuple[NodeEvidence, "float | None"]]
 class Summary:
     """What was reported of an incident already, apart from its evidence."""
 
-    reporter: str
-    """The node that makes the report."""
     since: float
     """When the cycle began, unix seconds."""
-    logged: tuple[str, int | None]
+    record: CycleRecord | None = None
+    """With which the next cycle begins; its node makes the report. None: the job continues, so that no other node is
+    asked for its evidence, and nothing waits for the report."""
+    logged: tuple[str, int | None] = ("", None)
     """Kind and rank of the verdict that was logged already."""
     named: int | None = None
     """The rank that was logged as the first to fail, with its exception or how it ended."""
-    at: float = 0.0
-    """Seconds of job time at which the cycle ended."""
-    same_failure: dict[str, Any] = field(default_factory=dict)
-    """For the journal: the exception and its step, how many cycles in a row have had it, and how many end the job."""
     members: Membership = field(default_factory=lambda: Membership(()))
-    is_last: bool = False
-    """Whether the job ends, and its store."""
-    job_goes_on: bool = False
-    """Whether the job continues, so that no other node is asked for its evidence, and nothing waits for the report."""
+    same_failure_limit: int = 0
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the log has everything that is in the verdict."""
@@ -119,9 +113,10 @@ class Reporter:
 
     def begin(self, complete: Complete, context: NodeContext, summary: Summary) -> bool:
         """Make the report, or give this evidence to the node that does; whether that is under way. Never raises."""
-        makes_it = context.nodes == 1 or summary.job_goes_on or summary.reporter in ("", self._node)
+        record = summary.record
+        makes_it = context.nodes == 1 or record is None or record.node in ("", self._node)
         work = self._make if makes_it else self._give
-        if not summary.job_goes_on:
+        if record is not None:
             self._failed.add(context.cycle)
         thread = threading.Thread(
             target=self._run, args=(work, complete, context, summary), name="holdfast-incident", daemon=True
@@ -157,7 +152,7 @@ class Reporter:
             logger.warning("no report of this incident: %r. Please report this as a bug of Holdfast", error)
             logger.debug("where:", exc_info=error)
         finally:
-            if not summary.job_goes_on:
+            if summary.record is not None:
                 self._post(Reported(context.cycle))
 
     def _put(self, cycle: int, name: str, text: str) -> None:
@@ -193,12 +188,12 @@ class Reporter:
         """Make the report from this node's evidence, then again with all nodes' evidence and the GPUs' facts."""
         run_id, cycle = evidence.run_id, evidence.cycle
         place = stored.allocate_incident_dir(self._run_dir, run_id, cycle, since=summary.since)
-        has_others = self._store is not None and evidence.nodes > 1 and not summary.job_goes_on
+        has_others = self._store is not None and evidence.nodes > 1 and summary.record is not None
         if has_others:
             with contextlib.suppress(StoreGone):
                 self._put(cycle, FOLDER, place)
             stored.write_fragment(place, evidence)
-        if (has_others or proc.nvidia_driver()) and not summary.job_goes_on:
+        if (has_others or proc.nvidia_driver()) and summary.record is not None:
             _write(place, Case((evidence,)))
         faults, facts = gpu_facts(time.monotonic() + DRIVER)
         others, notes = self._others(evidence, place) if has_others else ([], ())
@@ -206,10 +201,11 @@ class Reporter:
         evidence = replace(evidence, faults=(*evidence.faults, *faults), notes=notes)
         failure = None
         with self._writes:
-            if not (summary.job_goes_on and cycle in self._failed):
+            if summary.record is not None or cycle not in self._failed:
                 failure = self._announce(place, (evidence, *others), ready, summary)
-        if failure is not None and not summary.job_goes_on:
-            self._suspect(failure, summary)
+        if failure is not None and summary.record is not None:
+            is_last = summary.record.kind is Kind.END
+            self._suspect(failure, len(summary.members.members), is_last=is_last)
 
     def _others(self, own: NodeEvidence, place: str) -> tuple[list[NodeEvidence], tuple[str, ...]]:
         """What the other nodes have written, as soon as all have, or time is up; and notes on what cannot be read."""
@@ -252,7 +248,12 @@ class Reporter:
         failure = judged_failure(case, verdict, summary)
         sentence = redacted_text(verdict.sentence, os.environ)
         step = redacted_text(short_step(IncidentView(case, judgement)), os.environ)
-        report = os.path.join(place, "report.txt")
+        report, record, more = os.path.join(place, "report.txt"), summary.record, dict[str, Any]()
+        if record is None:
+            more = {"job_goes_on": True}
+        elif record.same_failures and summary.same_failure_limit:
+            more = {"failure": record.failure, "same_failures": record.same_failures}
+            more["same_failure_limit"] = summary.same_failure_limit
         self._journal.record(
             "incident",
             cycle=own.cycle,
@@ -264,9 +265,8 @@ class Reporter:
             followers=list(verdict.followers)[:64],
             evidence_mono=ready,
             report=place,
-            **({"job_goes_on": True} if summary.job_goes_on else {}),
             **({"accuses": sorted(failure.accused)} if failure.accused else {}),
-            **summary.same_failure,
+            **more,
         )
         if summary.covers(verdict):
             logger.warning("report on cycle %d (next: %s): %s", own.cycle, step, report)
@@ -275,17 +275,17 @@ class Reporter:
             logger.warning("verdict on cycle %d: %s (confidence %s). Next: %s. Report: %s", *what)
         return failure
 
-    def _suspect(self, failure: Judged, summary: Summary) -> None:
+    def _suspect(self, failure: Judged, nodes: int, *, is_last: bool) -> None:
         """Add the judgement to the history of the job, and report what it makes suspect."""
         line = suspects.encoded(failure)
         self._failures += line + "\n"
         if self._store is not None:
-            seconds = IN_A_HURRY if summary.is_last else ANSWER
+            seconds = IN_A_HURRY if is_last else ANSWER
             with contextlib.suppress(StoreGone):
                 self._store.ask(Append(FAILURES, line), seconds)
                 self._failures = self._store.ask(FAILURES, seconds) or self._failures
-        has_next = self._store is not None and not summary.is_last
-        for each in suspects.suspected_by(failure, self._failures, len(summary.members.members)):
+        has_next = self._store is not None and not is_last
+        for each in suspects.suspected_by(failure, self._failures, nodes):
             is_node = each.what == failure.node
             name = "suspect" if is_node else "pair" if failure.peers else "domain"
             self._journal.record(
@@ -336,7 +336,7 @@ def judged_failure(case: Case, verdict: Verdict, summary: Summary) -> Judged:
         without=summary.members.left_out,
         domain=next((each.domain for each in summary.members.members if each.node == verdict.node), ""),
         cycle=case.nodes[0].cycle,
-        at=summary.at,
+        at=summary.record.at if summary.record else 0.0,
         peers=tuple(sorted({rank.node for rank in case.ranks if rank.rank in verdict.pair})),
     )
 

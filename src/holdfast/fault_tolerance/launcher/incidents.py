@@ -23,7 +23,7 @@ from holdfast.journal.writer import Journal
 from ..processes import proc
 from .control.exiting import DESCRIBED
 from .control.messages import Event, EvidenceTaken, ExitDescribed
-from .control.records import CycleRecord, Kind, Membership
+from .control.records import CycleRecord, Membership
 from .ranks.boards import CycleBoards
 from .ranks.failures import Failure
 from .ranks.processes import RankGroup
@@ -231,9 +231,7 @@ class Incidents:
 
         from .incident_report import Summary, completed
 
-        self._reports().begin(
-            complete, context, Summary(context.node, self._began, ("", None), job_goes_on=True)
-        )
+        self._reports().begin(complete, context, Summary(self._began))
 
     def _reports(self) -> Reporter:
         from .incident_report import Reporter
@@ -304,23 +302,7 @@ class Incidents:
 
         ended = list(failures)
         named = ended[0].exit.rank if ended else None
-        same_failure: dict[str, Any] = {}
-        if record.same_failures and same_failure_limit:
-            same_failure = {
-                "failure": record.failure,
-                "same_failures": record.same_failures,
-                "same_failure_limit": same_failure_limit,
-            }
-        summary = Summary(
-            record.node,
-            self._began,
-            self._logged,
-            named,
-            at=record.at,
-            same_failure=same_failure,
-            members=members,
-            is_last=record.kind is Kind.END,
-        )
+        summary = Summary(self._began, record, self._logged, named, members, same_failure_limit)
         self._finish()
         file, self._file = self._file, ""
         memory, captured, at_exit = self._take_memory(), self._captured, self._at_exit

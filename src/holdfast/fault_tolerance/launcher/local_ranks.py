@@ -52,12 +52,7 @@ QUIET = 3.0
 
 
 class LocalRanks:
-    """The ranks of the newest cycle.
-
-    Args:
-        run_id: The job's, for reports.
-        safety_factor: For the learned timeouts.
-    """
+    """The ranks of the newest cycle."""
 
     def __init__(
         self,
@@ -159,7 +154,7 @@ class LocalRanks:
     def _last_messages(self) -> Iterator[Event]:
         """What the monitor has reported and this launcher has not read yet."""
         for message in self._monitor.messages():
-            yield from self.take_message(message.fields)
+            yield from self.take_message(message)
 
     def uncaught(self) -> Iterator[Event]:
         """The ranks that still run although an uncaught exception has ended their main thread."""
@@ -323,11 +318,7 @@ class LocalRanks:
         yield m.Swept()
 
     def report(self, action: m.Report, lost: tuple[str, ...]) -> bool:
-        """Log how the ranks failed, and have the incident reported; whether that is under way.
-
-        Args:
-            lost: The members of this cycle that are lost.
-        """
+        """Log how the ranks failed, and have the incident reported; whether that is under way."""
         group, record, node, is_begun = self._group, action.record, self._settings.me.node, False
         with best_effort("the report of the failures", self._journal.record):
             found = [self.reports.ended(group.exits[each]) for each in action.failed if each in group.exits]

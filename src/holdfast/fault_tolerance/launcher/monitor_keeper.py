@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..monitor.control import SCAN, Channel, ControlPage, Settings
@@ -31,13 +31,6 @@ NO_PROCESS = "no process can be started: {}"
 LONGEST_PAUSE = 60.0  # seconds between two attempts to start a monitor when all before have failed
 LOGGED_AT = 3  # failures in a row
 ENDS = 1.0  # seconds in which a killed monitor ends, unless it is frozen or waits for a disk
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorMessage:
-    """One message of the monitor in charge."""
-
-    fields: dict[str, Any]
 
 
 class MonitorKeeper:
@@ -118,9 +111,9 @@ class MonitorKeeper:
         if handle == self._handle and not self.is_held:
             self.check(time.monotonic())
 
-    def messages(self) -> list[MonitorMessage]:
-        """What the monitor has reported so far; it reports before it acts."""
-        return [MonitorMessage(message) for message in self._channel.receive()] if self._channel else []
+    def messages(self) -> list[dict[str, Any]]:
+        """What the monitor has reported so far; it reports before it acts. The inbox gets each as it is."""
+        return list(self._channel.receive()) if self._channel else []
 
     def scan(self) -> None:
         """Have it read the boards now."""

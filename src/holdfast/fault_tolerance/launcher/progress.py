@@ -33,7 +33,6 @@ class ProgressLog:
     """The progress of one cycle on this node.
 
     Args:
-        cycle: Its number.
         now: When its ranks were started; monotonic seconds, as in each call.
     """
 
@@ -62,8 +61,6 @@ class ProgressLog:
         """The fields of an event at this moment.
 
         Args:
-            now: Monotonic seconds.
-            boards: As read just now.
             reason: Why it is recorded; a closed set, for programs.
         """
         fields = self._fields(now, boards, reason)

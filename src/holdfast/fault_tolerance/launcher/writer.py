@@ -167,7 +167,6 @@ class Writer:
     """The queue and its thread, for one target after the other.
 
     Args:
-        name: Of the thread.
         on_trouble: Called once, with a target's name and the reason, when a line is lost or a disk returns an error.
             It must not wait.
     """

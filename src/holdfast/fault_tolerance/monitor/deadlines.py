@@ -2,14 +2,13 @@
 
 Also the milestones of a rank, each of which is reported once.
 
-Source: the documented heartbeat and section limits (docs: sections and heartbeats). Every open section counts,
-an outer one even while inner ones open and close. Before a rank has connected, a limit binds only if the user set
-it: a script that does not use Holdfast is never killed for its silence. Its counted steps are heartbeats then.
+Source: docs/sections-and-heartbeats.md. Before a rank has connected, a limit binds only if the user set it: a script
+that does not use Holdfast is never killed for its silence. Its counted steps are heartbeats then.
 
 Every interval is extended by the times when this whole node was suspended (SIGSTOP of the job, cgroup freezer, VM
 pause, a monitor that was stopped or replaced). From inside they look the same: no monitor has read the boards for
-longer than was planned. A suspended node must not look like a hang, so every interval that runs gets the whole
-stretch back, from the last scan on: a rank that was within its limit then is within it now.
+longer than was planned. So every interval that runs gets the whole stretch back, from the last scan on: a rank that was
+within its limit then is within it now.
 
 When the rank's main thread has ended, only what began later still counts, and a `checkpointing` section that is open:
 the launcher handles a process that stays. After an exception that section has a limit in any case.

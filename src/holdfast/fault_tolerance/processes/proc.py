@@ -39,6 +39,8 @@ class Stat:
     """Of the program, or of the thread: at most 15 bytes."""
     threads: int = 0
     resident_pages: int = 0
+    flags: int = 0
+    """PF_… of the kernel."""
 
     @property
     def is_running(self) -> bool:
@@ -65,6 +67,7 @@ def stat(pid: int, thread: int | None = None) -> Stat | None:
         name=line[line.index(b"(") + 1 : end].decode(errors="replace"),
         threads=int(fields[17]),
         resident_pages=int(fields[21]),
+        flags=int(fields[6]),
     )
 
 

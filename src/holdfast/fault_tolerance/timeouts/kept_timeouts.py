@@ -242,18 +242,12 @@ def record_steps(
     Does not cover: the longest over all nodes; each has a file of its own.
     """
     snapshots, exits = boards.snapshots(), group.exits
-    times = step_times((snapshots[rank], exits[rank].at) for rank in snapshots if rank in exits)
-    if times is None:
+    found = step_times((snapshots[rank], exits[rank].at) for rank in snapshots if rank in exits)
+    if found is None:
         return
-    journal.record(
-        "counted_steps",
-        cycle=cycle,
-        ranks=times.ranks,
-        steps=times.steps,
-        first=round(times.first, 3),
-        longest=round(times.longest, 3),
-    )
-    if len(exits) != times.ranks or any(end.status for end in exits.values()):
+    times, configured = found
+    journal.record("counted_steps", cycle=cycle, **times)
+    if len(exits) != times["ranks"] or any(end.status for end in exits.values()):
         return
     folder, name = os.path.split(journal.path)
     node = name.removeprefix("journal-").removesuffix(".jsonl")
@@ -265,8 +259,8 @@ def record_steps(
         except Damaged:
             before = None
         current = before or rules.HeartbeatTimeouts()
-        floors = replace(environment.floors(), configured=times.configured)
-        longest = {rules.INITIAL: times.first, rules.SUBSEQUENT: times.longest}
+        floors = replace(environment.floors(), configured=configured)
+        longest = {rules.INITIAL: times["first"], rules.SUBSEQUENT: times["longest"]}
         timeouts = rules.learn(current, longest, safety_factor, floors)
         write(path, rules.to_state(timeouts, None))
 

@@ -1,7 +1,7 @@
 """Observed durations: between heartbeats, in sections, outside of sections, between counted steps.
 
 `Intervals` collects those of one rank: the board's writer calls it inside its lock, with times and lengths in
-nanoseconds of the monotonic clock. `longest_over_ranks` agrees on them over a job. `StepTimes` are those that the
+nanoseconds of the monotonic clock. `longest_over_ranks` agrees on them over a job. `step_times` are those that the
 launcher reads from the boards of ranks that do not use the client.
 
 Does not cover: the start of a rank that has sent no heartbeat yet.
@@ -13,7 +13,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..board import Limits, Snapshot
@@ -147,25 +146,13 @@ def _all_names(names: list[str], device: torch.device, group: Any) -> list[str]:
     return sorted({name for each in gathered for name in json.loads(bytes(each.cpu().tolist()))})
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Durations of counted steps, over the ranks of one node in one cycle; seconds, each the longest of any rank."""
+def step_times(ended: Iterable[tuple[Snapshot, float]]) -> tuple[dict[str, float], Limits] | None:
+    """The durations of counted steps on boards of one node and cycle, each given with its rank's end (monotonic
+    seconds): the fields of the event `counted_steps`, and the timeouts on the boards. None where nothing was counted.
 
-    ranks: int
-    steps: int
-    """The lowest number of any rank."""
-    first: float
-    """From a rank's start to the end of its first step."""
-    longest: float
-    """From the end of one step to that of the next, or to the rank's end: a timeout would have run in that as well."""
-    configured: Limits = field(default_factory=Limits)
-    """The timeouts on the boards: such ranks set none themselves."""
-
-
-def step_times(ended: Iterable[tuple[Snapshot, float]]) -> StepTimes | None:
-    """Of these boards, each with its rank's end (monotonic seconds); None where nothing was counted.
-
-    Left out are ranks with fewer than two steps, and those that use the client: it learns.
+    `first` is from a rank's start to the end of its first step, `longest` from the end of one step to that of the
+    next or to the rank's end: a timeout would have run in that as well. Both are the longest of any rank, in seconds;
+    `steps` is the lowest number. Ranks with fewer than two steps are left out, and those with the client: it learns.
     """
     counted = [
         (board, board.identity, board.step, end)
@@ -174,13 +161,11 @@ def step_times(ended: Iterable[tuple[Snapshot, float]]) -> StepTimes | None:
     ]
     if not counted:
         return None
-    return StepTimes(
-        ranks=len(counted),
-        steps=min(step for _, _, step, _ in counted),
-        first=max((board.first_step_ns - identity.started_ns) / SECOND for board, identity, _, _ in counted),
-        longest=max(
-            max(board.longest_step_ns / SECOND, end - board.last_heartbeat_ns / SECOND)
-            for board, _, _, end in counted
-        ),
-        configured=counted[0][0].limits,
+    first = max((board.first_step_ns - identity.started_ns) / SECOND for board, identity, _, _ in counted)
+    longest = max(
+        max(board.longest_step_ns / SECOND, end - board.last_heartbeat_ns / SECOND)
+        for board, _, _, end in counted
     )
+    steps = min(step for _, _, step, _ in counted)
+    times = {"ranks": len(counted), "steps": steps, "first": round(first, 3), "longest": round(longest, 3)}
+    return times, counted[0][0].limits

@@ -45,16 +45,7 @@ def capture(
     ask: bool,
     pause: float = PAUSE,
 ) -> NodeEvidence:
-    """Evidence on these ranks, at about `until` (monotonic seconds) at the latest.
-
-    Args:
-        ranks: The local ranks.
-        context: Their node and job.
-        trigger: Why.
-        until: Monotonic seconds.
-        ask: Whether ranks are asked for their stacks, which interrupts them for a moment.
-        pause: Seconds between two samples; 0 takes one sample only.
-    """
+    """Evidence on these ranks, at about `until` (monotonic seconds) at the latest; the rest is as for `gather`."""
     began = time.monotonic()
     found = gather(ranks, until, ask=ask, pause=pause, first=trigger.accused)
     passed = trigger.passed or {}
@@ -100,7 +91,6 @@ def gather(
     """One for each rank, in their order, at `until` (monotonic seconds) at the latest, with what there is.
 
     Args:
-        ranks: The local ranks.
         until: Monotonic seconds.
         ask: Whether ranks are asked for their stacks, by a signal where they are armed for it.
         pause: Seconds between two samples; 0 takes one sample only.

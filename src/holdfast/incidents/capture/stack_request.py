@@ -68,7 +68,6 @@ def request(prefix: str, pid: int, start_time: int, until: float) -> StackReply:
 
     Args:
         prefix: The path of its board without ``.board``; empty where it has none.
-        pid: The process.
         start_time: Clock ticks since boot.
         until: Monotonic seconds.
     """

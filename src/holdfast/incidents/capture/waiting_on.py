@@ -101,7 +101,6 @@ def system_call(
     """What the main thread waits in; without a name while it computes.
 
     Args:
-        pid: The process.
         wait_channel: The kernel's function in which it sleeps; that of a FIFO is the only sign of one.
         family: Finds processes one of which may have the other end of a pipe: its children.
         others: The other ranks of the node, one of which may have the other end of a TCP connection.

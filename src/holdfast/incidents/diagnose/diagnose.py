@@ -38,14 +38,9 @@ class Diagnosis:
     judgement: Judgement
     notes: tuple[str, ...]
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether no hang was found, because all ranks make progress, are busy, or do the same."""
-        return _is_healthy(self.judgement)
-
     def lines(self) -> list[str]:
         """For a person."""
-        found = (lines if self.is_healthy else report_lines)(self.case, self.judgement)
+        found = (lines if is_healthy(self.judgement) else report_lines)(self.case, self.judgement)
         return [f"Diagnosed: {self.title}", *self.notes, *found]
 
 
@@ -61,13 +56,14 @@ def diagnose(job: Job, seconds: float) -> Diagnosis:
     if all(rank.process is None or rank.process.state == "gone" for rank in case.ranks):
         raise DiagnoseError(f"{title}: ended before its evidence was captured")
     judgement = judged(case)
-    if judgement.verdict.confidence == LOW and not _is_healthy(judgement):
+    if judgement.verdict.confidence == LOW and not is_healthy(judgement):
         notes.append(ONE_MOMENT)
     case = Case((replace(evidence, notes=(*evidence.notes, *notes)),))
     return Diagnosis(title, case, judgement, tuple(notes))
 
 
-def _is_healthy(judgement: Judgement) -> bool:
+def is_healthy(judgement: Judgement) -> bool:
+    """Whether no hang was found, because all ranks make progress, are busy, or do the same."""
     return judgement.verdict.kind == Kind.SLOW and judgement.verdict.rank is None
 
 

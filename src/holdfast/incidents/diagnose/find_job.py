@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import re
 import shlex
 import threading
@@ -27,20 +26,17 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ...fault_tolerance.board import BoardReader
 from ...fault_tolerance.board.values import DIRECTORY_PREFIX, FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, OWNER_FILE
 from ...fault_tolerance.errors import BoardError, HoldfastError
 from ...fault_tolerance.processes import proc
 from ...in_time import TooLate, within
+from ...journal.run_dir import user_name
 from ...visible import escaped
 from ..capture.context import NodeContext
 from ..capture.procfs import content, link, names
 from ..capture.rank_probe import LocalRank
-
-if TYPE_CHECKING:
-    from ...journal.event import Event
 
 ANSWER = 1.0
 """Seconds after which a job is found or not."""
@@ -54,7 +50,7 @@ LONGEST_NUMBER = 20
 """Digits."""
 
 KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of the flags in proc(5)'s stat."""
+"""PF_KTHREAD of the kernel's task flags."""
 
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -197,13 +193,6 @@ def _user(pid: int) -> int | None:
     return int(words[1]) if len(words) > 1 else None
 
 
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
 # -- which job -------------------------------------------------------------------------------------------------
 
 
@@ -254,8 +243,7 @@ def _refuse(asked: int, pid: int, processes: Processes) -> None:
             raise DiagnoseError(f"process {asked} has just ended")
         hidden = "" if os.geteuid() == 0 else ", or it is hidden from this user"
         raise DiagnoseError(f"there is no process {asked} on node {os.uname().nodename}{hidden}")
-    line = content(f"/proc/{pid}/stat")
-    if ")" in line and int(line[line.rindex(")") + 2 :].split()[6]) & KERNEL_THREAD:
+    if found.flags & KERNEL_THREAD:
         raise DiagnoseError(f"process {asked} ({found.name}) is a thread of the kernel, and no program")
     if pid == os.getpid():
         raise DiagnoseError(f"process {asked} is this command itself. Name a process of the job")
@@ -267,10 +255,10 @@ def _refuse(asked: int, pid: int, processes: Processes) -> None:
             f"Its job may be found by that one: holdfast diagnose {found.ppid}"
         )
     if os.geteuid() not in (0, user):
-        owner = _user_name(user)
+        owner = user_name(user)
         raise DiagnoseError(
             f"process {pid} ({processes.command(pid)}) belongs to user {owner}, and this is "
-            f"{_user_name(os.geteuid())}: stacks and boards of a process are for its own user and for root. "
+            f"{user_name(os.geteuid())}: stacks and boards of a process are for its own user and for root. "
             f"Run this as {f'{owner} or as root' if user else 'root'}"
         )
 
@@ -326,7 +314,7 @@ def _job_of_launcher(found: Launcher, processes: Processes, why: str) -> Job:
     """Its ranks, by its boards. Raises `DiagnoseError` where it has none now."""
     user = _user(found.pid)
     if user not in (None, os.geteuid()):
-        return _without_boards(found.pid, _user_name(user or 0), processes, why)
+        return _without_boards(found.pid, user_name(user or 0), processes, why)
     while True:
         cycles = [name for name in names(found.boards) if re.fullmatch(r"cycle-\d+", name)]
         newest = max(cycles, key=lambda name: int(name.partition("-")[2]), default="")
@@ -474,37 +462,20 @@ def _why_none(place: str) -> str:
         return "its journal has no start of a job yet, and no launcher of this node works there"
     last = time.localtime(max(last_moments(place).values(), default=events[-1].t))
     when = time.strftime("%Y-%m-%d %H:%M:%S", last)
-    here, codes = os.uname().nodename, _exit_codes(events)
-    if any(code is None and _host(node) != here for node, code in codes.items()):
+    here, newest = os.uname().nodename, {event.node.partition(":")[0]: event for event in events}
+    ends = [event for event in newest.values() if event.kind == "run_end"]
+    if any(host != here and event not in ends for host, event in newest.items()):
+        nodes = ", ".join(sorted(event.node for event in newest.values())[:8])
         return (
-            f"no launcher of this node ({here}) works there; the job's nodes are {', '.join(sorted(codes)[:8])}, "
+            f"no launcher of this node ({here}) works there; the job's nodes are {nodes}, "
             f"and its last record is of {when}. Run this on one of them"
         )
-    ends = [code for code in codes.values() if code is not None]
     if not ends:
         return (
             f"no launcher works there now, and the journal has no end of the job: after {when} its launcher was "
             "killed, or the machine failed"
         )
     return (
-        f"no launcher works there now: the job ended, with exit code {ends[-1]}; its last record is of "
-        f"{when}. holdfast incidents {shlex.quote(place)} shows what happened"
+        f"no launcher works there now: the job ended, with exit code {ends[-1].get('exit_code')}; its last record "
+        f"is of {when}. holdfast incidents {shlex.quote(place)} shows what happened"
     )
-
-
-def _exit_codes(events: Iterable[Event]) -> dict[str, object]:
-    """By node of the newest life of the job on its machine; None where there is no end."""
-    codes: dict[str, object] = {}
-    for event in events:
-        if event.kind == "run_start":
-            codes = {node: code for node, code in codes.items() if _host(node) != _host(event.node)}
-        if event.kind == "run_end":
-            codes.pop(event.node, None)
-            codes[event.node] = event.get("exit_code")
-        else:
-            codes.setdefault(event.node, None)
-    return codes
-
-
-def _host(node: str) -> str:
-    return node.partition(":")[0]

@@ -168,22 +168,19 @@ def since_when(rank: RankEvidence, activity: Activity, at: float) -> str:
 # -- the report ------------------------------------------------------------------------------------------------
 
 
-def report_lines(
-    case: Case, judgement: Judgement, *, number: int = 0, folder: str = "", width: int = WIDTH
-) -> list[str]:
+def report_lines(case: Case, judgement: Judgement, *, number: int = 0, folder: str = "") -> list[str]:
     """The report. `folder` is where it is stored, if it is; `number` is the folder's."""
     view = IncidentView(case, judgement)
-    width = min(max(width, 40), LONGEST)
-    head = head_lines(view, width)
+    head = head_lines(view)
     foot = list(_foot(view, number, folder))
     body = fitted([found for found in sections(view) if found.lines], MOST - len(head) - len(foot))
     return [*(line if len(line) <= LONGEST else line[: LONGEST - 2] + " …" for line in (*head, *body)), *foot]
 
 
-def head_lines(view: IncidentView, width: int = WIDTH) -> list[str]:
+def head_lines(view: IncidentView) -> list[str]:
     """The block that a person reads first: who, since when, in what, the next step; then all steps, and why."""
     sentence = f"Verdict (confidence {view.verdict.confidence}): {visible(view.verdict.sentence, 600)}"
-    lines = [*_wrapped(f"Next step: {next_step(view)}", width)[:3], *_wrapped(sentence, width)[:5]]
+    lines = [*_wrapped(f"Next step: {next_step(view)}")[:3], *_wrapped(sentence)[:5]]
     return [
         view.headline(),
         *lines,
@@ -191,8 +188,8 @@ def head_lines(view: IncidentView, width: int = WIDTH) -> list[str]:
     ]
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _detected(view: IncidentView) -> Iterator[str]:
@@ -263,10 +260,8 @@ def rejudged_lines(then: Judgement, now: Judgement, *, number: int = 0) -> list[
     which = f"Incident {number:04d}" if number else "The incident"
     lines = [f"{which}: {'changed: ' + '; '.join(changes) if changes else 'same verdict'}"]
     for word, verdict in (("Then", before), ("Now", after)):
-        lines += _wrapped(
-            f"{word} ({verdict.kind}, confidence {verdict.confidence}): {visible(verdict.sentence, 600)}",
-            WIDTH,
-        )
+        what = f"{word} ({verdict.kind}, confidence {verdict.confidence})"
+        lines += _wrapped(f"{what}: {visible(verdict.sentence, 600)}")
     old = {activity.rank: activity for activity in then.activities}
     moved = [new for new in now.activities if new.rank in old and old[new.rank].kind != new.kind]
     found = grouped(moved, lambda new: (old[new.rank].kind, new.kind))

@@ -152,11 +152,7 @@ class UnknownOption(ConfigError):
 
 
 class Vocabulary:
-    """Every option by its hyphenated names without dashes.
-
-    Args:
-        torch: torchrun's options.
-    """
+    """Every option by its hyphenated names without dashes."""
 
     def __init__(self, torch: Iterable[Option] = TABLE) -> None:
         self.names = {name: option for option in (*torch, *OPTIONS) for name in option.names}

@@ -1,13 +1,7 @@
 """Ranks that are at their end and whose process stays: each is reported, and some are ended when their time is over.
 
-After an uncaught exception the rank has failed. Its process has `Settings.exit_timeout` seconds to end, then it gets
-SIGKILL. After a good end the rank keeps its process as long as it likes, unless the user set a limit: it is reported
-once. Then it gets SIGINT, at which Python stops waiting and ends with the exit code that the program chose, and later
-SIGKILL, after which it counts as successful. A rank that saves a checkpoint in a `checkpointing` section has the time
-of that section, which the monitor watches; both clocks start again when it is closed. A rank whose main thread runs on
-while all others have ended well, and does nothing, is reported once and never ended.
-
-Before a rank is ended, the driver describes what keeps its process.
+docs/launcher.md, "Ranks that do not end", has the rules. When a `checkpointing` section is closed, both clocks start
+again. Before a rank is ended, the driver describes what keeps its process.
 Does not cover: ranks of which no end is known (no Python, a Python below a shell, no board) while others run; the last
 ranks that keep a processor busy; a finished rank that even SIGKILL does not end, which keeps the job.
 """

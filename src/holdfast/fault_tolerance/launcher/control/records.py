@@ -248,8 +248,8 @@ class CycleRecord:
     at: float = 0.0  # seconds of job time at which it was written
 
     def encode(self) -> str:
-        """The value of the store. Without `LATER` it is that of earlier versions, whose journals are replayed."""
-        return encode({name: value for name, value in asdict(self).items() if value != LATER.get(name)})
+        """The value of the store."""
+        return encode(self)
 
     @classmethod
     def decode(cls, text: str, cycle: int) -> CycleRecord:
@@ -281,15 +281,6 @@ class CycleRecord:
 
 
 FIRST = CycleRecord(0, Kind.START)
-LATER = {
-    "no_progress": False,
-    "iteration": -1,
-    "stalled": 0,
-    "is_same_failure": False,
-    "failure": "",
-    "same_failures": 0,
-}
-"""Fields that are left out of a value at their default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,23 +361,19 @@ class Ending:
         base = now.formed if self.began else now.base
         gone = (*(now.lost if base == now.base else ()), *lost)
         joining = min(self.waiting, self.room)
-        record = CycleRecord(
-            now.cycle + 1,
-            kind,
-            reason,
-            self.settings.me.node,
-            restarts=now.restarts,
+        record = replace(
+            now,
+            cycle=now.cycle + 1,
+            kind=kind,
+            reason=reason,
+            node=self.settings.me.node,
+            is_explained=False,
             reached_step=max(now.reached_step, self.step),
-            iteration=now.iteration,
-            stalled=now.stalled,
-            failure=now.failure,
-            same_failures=now.same_failures,
             gather=kind is not Kind.RESTART or bool(gone) or joining > 0 or not self.began,
             base=base,
             lost=tuple(dict.fromkeys(gone)),
             waiting=self.waiting if gone else joining,
             called_off=0 if self.began else now.called_off,
-            joins=now.joins,
             at=self.job_time,
         )
         return replace(record, **changes)

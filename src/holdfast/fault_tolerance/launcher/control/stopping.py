@@ -211,22 +211,19 @@ def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
         if record.exit_code and record.node != node.name:
             text = f"the job ends with exit code {record.exit_code}; reason from node {record.node}: {record.reason}"
             actions.append(Log(text, logging.ERROR))
+        found = ""
         if record.no_progress:
             cycles = f"{record.stalled} failed cycles in a row" if record.stalled > 1 else "1 failed cycle"
             file = node.settings.iteration_file or f"the checkpoint_iteration_file of node {record.node}"
-            reason = (
-                f"no progress in {cycles}: {file} still has iteration {record.iteration}. The job ends with exit code "
-                f"{record.exit_code}: repair the cause of the failures before it starts again, or raise "
-                "max_no_progress_cycles"
-            )
-            actions.append(Log(reason, logging.ERROR))
-        if record.is_same_failure:
+            found = f"no progress in {cycles}: {file} still has iteration {record.iteration}"
+            what, option = "the cause of the failures", "max_no_progress_cycles"
+        elif record.is_same_failure:
             times = f"{record.same_failures} times in a row" if record.same_failures > 1 else "once"
-            reason = (
-                f"the same failure {times}: {record.failure}. The job ends with exit code "
-                f"{record.exit_code}: repair the program or its data before it starts again, or raise "
-                "--ft-same-failure-limit"
-            )
+            found = f"the same failure {times}: {record.failure}"
+            what, option = "the program or its data", "--ft-same-failure-limit"
+        if found:
+            then = f"repair {what} before it starts again, or raise {option}"
+            reason = f"{found}. The job ends with exit code {record.exit_code}: {then}"
             actions.append(Log(reason, logging.ERROR))
         node.phase = Leave(record.exit_code, reason, is_preempted=record.preempted, is_agreed=True)
         return actions

@@ -76,7 +76,6 @@ class CycleLog:
     Args:
         prefix: An absolute path.
         node: The name of this node, for the line on lost lines.
-        record: Of the journal.
     """
 
     def __init__(self, prefix: str, node: str, record: Callable[..., object]) -> None:
@@ -122,7 +121,6 @@ class RankOutput:
     copies to where it was going. A stream that goes to a file of `--log-dir` stays there, and the file is followed.
 
     Args:
-        given: torchrun's options.
         log: Has all output too, one file per cycle; None: no such files.
     """
 

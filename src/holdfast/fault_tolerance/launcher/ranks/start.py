@@ -46,7 +46,6 @@ class RankStarter:
 
     Args:
         environment: What it adds to its own environment for them.
-        ahead: The standbys.
         log: For the output of all ranks of a cycle; None: no such files.
     """
 

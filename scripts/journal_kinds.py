@@ -3,7 +3,7 @@
 docs/reference/journal.md is made from it by `make reference`; a new kind is an entry here. A reader has to expect kinds
 and fields that are not here, of a newer version.
 
-Does not cover: `t`, `mono`, `node` and `kind`, which every event has (`event`).
+Does not cover: `t`, `mono`, `node` and `kind`, which every event has (`holdfast.journal.event`).
 """
 
 from __future__ import annotations
