@@ -26,6 +26,7 @@ from holdfast.autoresume.policy import (
     idle_in_a_row,
     nodes_to_exclude,
 )
+from holdfast.cli.main import main
 from tests.autoresume.policy_cases import CASES, Case
 
 KINDS = {
@@ -282,15 +283,19 @@ def _attempts(case: Case) -> Iterator[Attempt]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_job_script_of_nemo_run_counts_as_the_policy_does(case: Case, tmp_path: Path) -> None:
+def test_the_job_script_of_nemo_run_counts_as_the_policy_does(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both of its ways: the command, and awk on a host without Holdfast."""
     results = tmp_path / "job_results"
     results.write_text("".join(_line(case, number) for number in range(len(case.letters))))
+    counts = f"{case.failures} {case.idle}\n"
+    assert main(["job-results", str(results)]) == 0
+    assert capsys.readouterr().out == counts
     template = files("holdfast.integrations").joinpath("nemo_run/templates/job.sh.j2").read_text()
-    start = template.index("holdfast_count() {")
-    function = template[start : template.index("\n}\n", start) + 2]
-    script = f"HOLDFAST_LONG_ENOUGH=300\nJOB_RESULTS_FILE='{results}'\n{function}\nholdfast_count\necho $failures $idle"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout == f"{case.failures} {case.idle}\n"
+    function = template[template.index("holdfast_rows() {") : template.index("holdfast_count() {")]
+    script = f"HOLDFAST_LONG_ENOUGH=300\nJOB_RESULTS_FILE='{results}'\n{function}\nholdfast_rows"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60).stdout == counts
 
 
 def _line(case: Case, number: int) -> str:

@@ -24,6 +24,7 @@ COMMANDS = [
     "doctor",
     "goodput",
     "incidents",
+    "job_results",
     "nodes",
     "replay",
     "slurm",
