@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from torch.distributed import TCPStore
@@ -36,7 +37,8 @@ class Client:
         self.store = StoreClient(self._connect(), self._connect, Endpoint(HOST, port), self.woken.set)
 
     def _connect(self) -> TCPStore:
-        return TCPStore(HOST, self.port, is_master=False)
+        # A connection that is cut while it is made is given up by torch at its timeout only.
+        return TCPStore(HOST, self.port, is_master=False, timeout=timedelta(seconds=10))
 
     def views(self) -> dict[str, str]:
         """The newest view of each key."""
