@@ -65,6 +65,23 @@ def test_a_full_table_begins_anew_once_a_rank_runs_other_kernels(monkeypatch) ->
         ] == [{"same", f"grid_{step}", f"other_{step}"} for step in range(3)]
 
 
+def test_ranks_whose_kernels_do_not_fit_together_do_not_drive_each_other_out(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(module, "MOST_KERNELS", 30)
+    reports = 60
+
+    def work(channel: ThreadChannel) -> None:
+        exchange = Exchange(channel, "node")
+        kernels = {f"{channel.rank}_{number}": 1.0 for number in range(20)}
+        for _ in range(reports):
+            exchange.references(own({}, kernels), None, True)
+
+    _, calls = run(4, work)
+    told = sum(kind == "from_rank" for kind, _ in calls)
+    # At first, and two each time the table begins anew: after 0, 1, 2, 4, 8 and 16 reports' pause, and the last one.
+    assert told <= 2 + 2 * 7
+    assert [kind for kind, _ in calls[-10:]] == ["least"] * 10
+
+
 def test_kernels_with_next_to_no_time_are_not_told() -> None:
     assert Tables().news(Own(shares={2: 1 - 1e-5, 4: 1e-5}))[:4] == b"\x01\0\0\0"
 

@@ -6,7 +6,7 @@ about the next report. With gathering, one gather of rows follows; before the fi
 
 Tables: sections are listed by name, kernels as 8-byte keys. A rank that measured what is in no table has news, which
 one rank at a time tells to all. Tables only grow; a full table of kernels begins anew once it has little to do with
-what a rank runs, once in a report at most.
+what a rank runs, once in a report at most, and ever more rarely.
 
 Rows, of fixed length: a rank's scores with all 64 bits, since they are compared with thresholds and printed; then
 32-bit floats: of each column (sections, then kernels) the medians, the totals and the counts; and what its host lost.
@@ -43,6 +43,8 @@ JUDGED_KERNELS, JUDGED_COLLECTIVES = 128, 32
 """Kernels whose figures are gathered for verdicts: those that take most time in this report, of both kinds together."""
 STALE = 0.5
 """A full table begins anew if less than this share of a rank's kernel time is in it."""
+LONGEST_PAUSE = 64
+"""Reports before a table may begin anew again: none after the first time, then twice as many each time, up to these."""
 MOST_ROUNDS = 64
 """Ranks whose news is exchanged in one report; that of the others follows in the next."""
 _ABSENT = -1.0
@@ -123,8 +125,13 @@ class Tables:
         self.waiting: set[str] = set()
         self.kernels: list[int] = []
         self._known: tuple[set[str], set[int]] = set(), set()
-        self.may_begin_anew = True
-        """Once in a report; the first rank has the choice."""
+        self._pause, self._paused = 0, 0
+        self._may_begin_anew = False
+
+    def next_report(self) -> None:
+        """Another report begins, on all ranks."""
+        self._may_begin_anew = self._paused == 0
+        self._paused = max(self._paused - 1, 0)
 
     def news(self, own: Own) -> bytes:
         """What this rank has to tell; empty if nothing."""
@@ -134,7 +141,7 @@ class Tables:
         keys = [one for one, share in own.shares.items() if one not in kernels and share >= LEAST_SHARE]
         room = MOST_KERNELS - len(self.kernels)
         missing = sum(own.shares[one] for one in keys)
-        anew = self.may_begin_anew and len(keys) > room and missing > 1 - STALE
+        anew = self._may_begin_anew and len(keys) > room and missing > 1 - STALE
         if anew:
             keys, room = [one for one, share in own.shares.items() if share >= LEAST_SHARE], MOST_KERNELS
         keys = sorted(keys, key=lambda one: -own.shares[one])[:room]
@@ -148,9 +155,11 @@ class Tables:
         (count,) = struct.unpack_from("<I", told)
         keys = struct.unpack_from(f"<{count}Q", told, 4)
         news = json.loads(told[4 + 8 * count :])
-        self.may_begin_anew = False
+        self._may_begin_anew = False  # the first rank had the choice
         if news["anew"]:
             self.kernels = []
+            self._paused = self._pause
+            self._pause = min(max(2 * self._pause, 1), LONGEST_PAUSE)
         self.kernels += keys
         self.sections += news["sections"]
         self.waiting |= set(news["waiting"])
@@ -302,7 +311,7 @@ class Exchange:
         """The least of all ranks' medians; without `compare` only the tables are agreed on. One all-reduce where no
         name is new, for each rank with new ones another and a broadcast."""
         tables = self._tables
-        tables.may_begin_anew = True
+        tables.next_report()
         for rounds in range(MOST_ROUNDS + 1):
             news = tables.news(own)
             head = [
