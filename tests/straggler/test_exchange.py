@@ -94,11 +94,13 @@ def test_kernels_of_the_warm_up_do_not_stay_the_judged_ones(monkeypatch) -> None
     def work(channel: ThreadChannel) -> list[References]:
         exchange = Exchange(channel, "node")
         first = exchange.references(Own(shares=tuning), None, True)
-        return [first, exchange.references(steady, None, True)]
+        return [first, *[exchange.references(steady, None, True) for _ in range(8)]]
 
     for one in run(2, work)[0]:
         assert set(one[0].judged) == {2, 4, 6, 8}
-        assert {100, 102} <= set(one[1].judged)
+        assert [one[0].still_judged, one[1].still_judged] == [1.0, 0.0]
+        assert {100, 102} <= set(one[-1].judged)
+        assert one[-1].still_judged == 1.0
 
 
 def test_a_full_table_keeps_what_most_of_the_time_is_spent_in(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -112,7 +114,7 @@ def test_a_full_table_keeps_what_most_of_the_time_is_spent_in(monkeypatch) -> No
 def test_the_longest_kernels_of_any_rank_are_judged_and_some_that_wait(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(module, "JUDGED_KERNELS", 4)
     monkeypatch.setattr(module, "JUDGED_COLLECTIVES", 1)
-    assert judged([2, 4, 6, 8, 10, 3, 5], [0.1, 0.2, 0.05, 0.3, 0.2, 0.01, 0.02]) == (4, 8, 10, 5)
+    assert judged([2, 4, 6, 8, 10, 3, 5], [0.1, 0.2, 0.05, 0.3, 0.2, 0.01, 0.02]) == (8, 4, 10, 5)
 
 
 def test_names_of_many_ranks_are_told_over_several_reports(monkeypatch) -> None:  # type: ignore[no-untyped-def]

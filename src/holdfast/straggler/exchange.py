@@ -40,7 +40,7 @@ MOST_KERNELS = 3000
 LEAST_SHARE = 1e-4
 """Of a rank's kernel time: what has less is not told. With launch shapes in their names, kernels have a long tail."""
 JUDGED_KERNELS, JUDGED_COLLECTIVES = 128, 32
-"""Kernels whose figures are gathered for verdicts: those that take most time in this report, of both kinds together."""
+"""Kernels whose figures are gathered for verdicts: those that take most time, of both kinds together."""
 STALE = 0.5
 """A full table begins anew if less than this share of a rank's kernel time is in it."""
 LONGEST_PAUSE = 64
@@ -49,7 +49,12 @@ MOST_ROUNDS = 64
 """Ranks whose news is exchanged in one report; that of the others follows in the next."""
 _ABSENT = -1.0
 _LENGTH = 1 << 24  # beyond any payload; with a rank before it the number is still exact in 64 bits of float
-_HEAD = 3
+_HEAD = 4
+FEW = 0.8
+"""If the kernels that are judged have lost so much of some rank's time that less than this is left of it, they are
+chosen anew, in the next report but not before `_SETTLED` reports: the first may have been chosen while kernels were
+tuned and compiled."""
+_SETTLED = 4
 Figures = tuple[float, float, float]
 """Median and total in seconds, and count."""
 ABSENT: Figures = (math.nan, 0.0, 0.0)
@@ -150,8 +155,8 @@ class Tables:
         told = {"sections": names, "waiting": [name for name in names if name in own.waiting], "anew": anew}
         return struct.pack(f"<I{len(keys)}Q", len(keys), *keys) + json.dumps(told).encode()
 
-    def learn(self, told: bytes) -> None:
-        """Take in the news of some rank."""
+    def learn(self, told: bytes) -> bool:
+        """Take in the news of some rank; whether the table of kernels is another now."""
         (count,) = struct.unpack_from("<I", told)
         keys = struct.unpack_from(f"<{count}Q", told, 4)
         news = json.loads(told[4 + 8 * count :])
@@ -164,6 +169,7 @@ class Tables:
         self.sections += news["sections"]
         self.waiting |= set(news["waiting"])
         self._known = set(self.sections), set(self.kernels)
+        return bool(keys)
 
 
 def judged(kernels: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
@@ -171,8 +177,9 @@ def judged(kernels: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
     they give the same."""
     order = sorted(zip(kernels, shares, strict=True), key=lambda pair: (-pair[1], pair[0]))
     waiting = [one for one, _ in order if is_collective(one)][:JUDGED_COLLECTIVES]
-    computing = [one for one, _ in order if not is_collective(one)][: JUDGED_KERNELS - len(waiting)]
-    return (*sorted(computing), *sorted(waiting))
+    return tuple(
+        [one for one, _ in order if not is_collective(one)][: JUDGED_KERNELS - len(waiting)] + waiting
+    )
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -302,6 +309,10 @@ class Exchange:
         self._told_identities: bytes | bytearray | None = None
         self._longest_identity = 0
         self._tables = Tables()
+        self._judged: tuple[int, ...] = ()
+        self._judged_share = 0.0  # of this rank's kernel time, when they were chosen
+        self._reports_since = 0
+        self._choose = False
 
     def greatest(self, value: float) -> float:
         """Of all ranks' values. One all-reduce."""
@@ -318,15 +329,31 @@ class Exchange:
                 self._channel.rank * _LENGTH + len(news) if news else math.inf,
                 -math.inf if steps is None else -steps,
                 -float(len(self._identity)),
+                self._still_judged(own),
             ]
-            shares = [-own.shares.get(one, 0.0) for one in tables.kernels]
+            shares = [-own.shares.get(one, 0.0) for one in tables.kernels] if self._choose else []
             least = self._channel.least([*head, *self._medians(own, compare), *shares])
             if least[0] == math.inf or rounds == MOST_ROUNDS:
                 break
-            root, length = divmod(int(least[0]), _LENGTH)
-            tables.learn(self._channel.from_rank(root, news, length))
+            self._learn(least[0], news)
+        self._settle(least, own)
         self._longest_identity = self._longest_identity or int(-least[2])
         return self._found(least, compare)
+
+    def _still_judged(self, own: Own) -> float:
+        share = own.share_of(self._judged)
+        return share / self._judged_share if own.shares and self._judged_share > 0 else 1.0
+
+    def _settle(self, least: Sequence[float], own: Own) -> None:
+        """Choose the judged kernels, if that is due; or find that it is in the next report. Alike on all ranks."""
+        kernels = self._tables.kernels
+        self._reports_since += 1
+        if self._choose:
+            self._judged = judged(kernels, [-one for one in least[len(least) - len(kernels) :]])
+            self._judged_share = own.share_of(self._judged)
+            self._reports_since, self._choose = 0, False
+        elif least[3] < FEW and self._reports_since >= _SETTLED:
+            self._choose = True
 
     def gather(self, row: bytes, layout: Layout) -> Gathered | None:
         """On rank 0 the rows of all ranks; None elsewhere. All ranks give rows of one layout, after `references`. One
@@ -346,6 +373,10 @@ class Exchange:
         nodes, labels = zip(*pairs, strict=True)
         return Identities(dict(zip(self._channel.ranks, nodes, strict=True)), labels)
 
+    def _learn(self, news_of: float, news: bytes) -> None:
+        root, length = divmod(int(news_of), _LENGTH)
+        self._choose |= self._tables.learn(self._channel.from_rank(root, news, length))
+
     def _medians(self, own: Own, compare: bool) -> list[float]:
         if not compare:
             return []
@@ -357,12 +388,12 @@ class Exchange:
         times = least[_HEAD:] if compare else ()
         sections = dict(zip(tables.sections, times, strict=False))
         kernels = dict(zip(tables.kernels, times[len(tables.sections) :], strict=False))
-        shares = [-one for one in least[len(least) - len(tables.kernels) :]]
         return References(
             {name: time for name, time in sections.items() if time > 0},
             {one: time for one, time in kernels.items() if time > 0},
             tuple(tables.sections),
             frozenset(tables.waiting),
-            judged(tables.kernels, shares),
+            self._judged,
             -least[1] if least[1] > -math.inf else None,
+            min(least[3], 1.0) if self._reports_since else 1.0,
         )

@@ -138,6 +138,10 @@ class Own:
     shares: Mapping[int, float] = field(default_factory=dict)
     """Of all kernels, those that wait as well, the share of this rank's kernel time, by key."""
 
+    def share_of(self, kernels: Sequence[int]) -> float:
+        """The share of some kernels together."""
+        return math.fsum(self.shares.get(one, 0.0) for one in kernels)
+
 
 @dataclass(frozen=True)
 class References:
@@ -151,6 +155,9 @@ class References:
     judged: tuple[int, ...] = ()
     steps: float | None = None
     """The greatest estimate of steps between reports; None while some rank has none."""
+    still_judged: float = 1.0
+    """What is left of the share of kernel time that judged kernels had when they were chosen, on the rank where that is
+    least."""
 
 
 class Scoring:

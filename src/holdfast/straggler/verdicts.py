@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .window import Window
 
 log = logging.getLogger("holdfast.straggler")
+SEEN = 0.5
+"""Share that must be left of the kernel time that verdicts saw when their kernels were chosen; less is said."""
 MOST_COMPARED = 64
 """Ranks whose GPUs' facts are put beside those of one in a verdict."""
 
@@ -123,7 +125,7 @@ class Verdicts:
             for verdict in verdicts
         )
         notes = self._notes(assessment) or _too_few_runs(window, self._thresholds.min_samples)
-        return Judged(named, (*notes, *assessment.suppressed))
+        return Judged(named, (*notes, *_unseen(references), *assessment.suppressed))
 
     def _restore(self, judge: Judge, nodes: Mapping[int, str]) -> None:
         """Continue with what the last start of the job has learned."""
@@ -169,6 +171,17 @@ def _too_few_runs(window: Window, needed: int) -> list[str]:
     return [
         f"{often.count(False)} of {len(often)} ranks that were looked at ran no section or kernel {needed} times in "
         "this report: report more rarely, or measure more runs"
+    ]
+
+
+def _unseen(references: References) -> list[str]:
+    """That verdicts see too little of what a GPU does."""
+    if references.still_judged >= SEEN:
+        return []
+    left = 100 * references.still_judged
+    return [
+        f"some rank runs other kernels than before: verdicts on GPUs see {left:.0f} % of the time that they saw. "
+        "They will look at other kernels soon"
     ]
 
 
