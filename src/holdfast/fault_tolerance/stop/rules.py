@@ -154,6 +154,11 @@ class RankView:
         """Whether it took part, and comes to no boundary any more."""
         return self.state == ENDED or self.lost
 
+    @property
+    def farthest(self) -> int:
+        """The farthest boundary that it has reached as far as its page shows."""
+        return max(self.position, self.at)
+
 
 def at_boundary(past: int, here: int, place: int, *, committed: bool) -> tuple[bool, str]:
     """A rank that went past `past` and is at `here` sees a proposal: its answer, and whether it continues."""
@@ -183,8 +188,8 @@ def unanswered(views: Iterable[RankView], proposal: Word) -> list[RankView]:
 
 
 def farthest(views: Iterable[RankView]) -> int:
-    """The farthest boundary that one of these ranks has come to, as far as their pages show."""
-    return max((max(view.position, view.at) for view in views), default=0)
+    """The farthest boundary that one of these ranks has come to."""
+    return max((view.farthest for view in views), default=0)
 
 
 def absent(views: Sequence[RankView], waited: float) -> list[int] | None:
