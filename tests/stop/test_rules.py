@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position, rules
 from holdfast.fault_tolerance.stop.rules import (
-    ASK,
     ENDED,
     GO,
     LATE,
@@ -18,8 +17,8 @@ from holdfast.fault_tolerance.stop.rules import (
     STOP,
     TAKES_PART,
     WAIT,
+    Proposal,
     RankView,
-    Word,
     batches_of,
     describe,
     loader_of,
@@ -42,7 +41,7 @@ def test_a_rank_at_a_boundary(past: int, here: int, committed: bool, expected: t
 
 
 def test_a_rank_past_the_place_has_answered_without_a_word() -> None:
-    proposal = Word(ASK, 2, 7)
+    proposal = Proposal(2, 7)
     before, past = RankView(0, TAKES_PART, 6, answered=1, yes=True), RankView(1, TAKES_PART, 7)
     assert rules.answer(before, proposal) is None and rules.answer(past, proposal) is False
     assert rules.unanswered([before, past], proposal) == [before]
@@ -64,6 +63,11 @@ def test_a_rank_past_the_place_has_answered_without_a_word() -> None:
 )
 def test_the_place_ahead(reached: int, by: int, place: int) -> None:
     assert rules.ahead(reached, by) == place > reached
+
+
+def test_the_margin_covers_the_way_of_a_proposal() -> None:
+    assert rules.margin(0.0, 5.0) == 1
+    assert rules.margin(1000.0, 0.6) == 901
 
 
 def test_who_has_not_begun_gets_a_moment() -> None:

@@ -22,6 +22,7 @@ loop with more batches in a validation is right, but described as if it had load
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -101,12 +102,21 @@ NEVER, TAKES_PART, ENDED = 0, 1, 2
 """Whether a rank takes part: it has not begun to, it does, it no longer does."""
 
 LATE = 5.0  # seconds after which a rank that has not begun to take part counts as one that never will
+CARE = 1.5  # times as far ahead as the measured speed and delay ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The place of the proposal with this number."""
+
+    number: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """The leader's newest proposal: its number, its place, and what becomes of it. A withdrawal has the reason in
-    `why`, unless that is the ranks that are `absent`, or the node whose launcher is `lost`."""
+    """The leader's newest proposal, and what becomes of it. A withdrawal has the reason in `why`, unless that is the
+    ranks that are `absent`, or the node whose launcher is `lost`."""
 
     kind: str
     number: int
@@ -120,9 +130,14 @@ class Word:
         """Whether nothing follows."""
         return self.kind != ASK
 
+    @property
+    def proposal(self) -> Proposal:
+        """The proposal that it is about."""
+        return Proposal(self.number, self.place)
+
     def encode(self) -> str:
-        """The text in the store."""
-        return json.dumps(asdict(self))
+        """The text in the store. Without `lost` it is that of earlier versions, which launchers of a job may have."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value or name != "lost"})
 
     @classmethod
     def decode(cls, text: str) -> Word:
@@ -169,20 +184,20 @@ def at_boundary(past: int, here: int, place: int, *, committed: bool) -> tuple[b
     return True, STOP if committed else WAIT
 
 
-def answer(view: RankView, proposal: Word) -> bool | None:
+def answer(view: RankView, proposal: Proposal) -> bool | None:
     """A rank's answer to the proposal, given by itself or, where it is past the place, seen; None: not yet."""
     if view.answered == proposal.number:
         return view.yes
     return False if view.position >= proposal.place else None
 
 
-def joint_answer(views: Iterable[RankView], proposal: Word) -> bool | None:
+def joint_answer(views: Iterable[RankView], proposal: Proposal) -> bool | None:
     """That of all these ranks together; None while one is missing."""
     answers = [answer(view, proposal) for view in views]
     return None if None in answers else all(answers)
 
 
-def unanswered(views: Iterable[RankView], proposal: Word) -> list[RankView]:
+def unanswered(views: Iterable[RankView], proposal: Proposal) -> list[RankView]:
     """The ranks whose answer is missing."""
     return [view for view in views if answer(view, proposal) is None]
 
@@ -213,6 +228,12 @@ def why_over(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} has ended its training"
     return f"{len(ranks)} ranks have ended their training, rank {ranks[0]} among them"
+
+
+def margin(speed: float, delay: float) -> int:
+    """How many training batches ahead of the farthest rank to stop: with `speed` of them per second a proposal that
+    takes `delay` seconds to reach all ranks still finds the place ahead."""
+    return 1 + math.ceil(CARE * speed * delay)
 
 
 def ahead(reached: int, by: int) -> int:

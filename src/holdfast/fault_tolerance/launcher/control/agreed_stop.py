@@ -1,10 +1,9 @@
 """How the nodes of a cycle agree on the step at which all ranks stop. Pure.
 
 When a node receives a stop signal and its ranks take part in agreed stops, it writes so, and all nodes with such ranks
-follow. Each node reports the farthest position of its ranks. Node 0 proposes a place ahead of all of them; each rank
-answers on its page, each node for its ranks. When all agree, node 0 commits the proposal; when a rank is past the
-place, it proposes another one, `FARTHER` times as far ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the
-ranks.
+follow. Each node reports the position and the speed of its ranks. Node 0 proposes a place ahead of all of them; each
+rank answers on its page, each node for its ranks. When all agree, node 0 commits the proposal; when a rank is past the
+place, it proposes another one farther ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the ranks.
 
 What always holds: a proposal is committed only when every rank of the cycle has agreed. The last word is written by
 compare-and-set over the one before, so all nodes read the same. Without agreement each rank stops by itself.
@@ -15,12 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from ...stop import rules
-from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, Word, describe
+from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, RankView, Word, batches_of, describe
 from . import messages as m
 from .messages import Action, Log
 from .records import encode
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
 
 LOOK = 0.01
 """Seconds between two reads of the ranks' pages."""
-FARTHER = 4
-"""Training batches ahead of the farthest rank: 1, then so many times more with each proposal that came too late."""
+WINDOW = 0.02
+WINDOW_AT_MOST = 1.0
+"""Seconds in which the speed of the ranks is measured: as long as a word takes, within these limits."""
 LOG_AFTER = 10.0
 """Seconds without agreement after which a node logs what it waits for."""
 VANISHED = 30.0
@@ -71,6 +71,7 @@ class AgreedStop:
     _pending: str = ""  # the word that this node writes, until it counts
     _written: Word | None = None  # on the pages
     _answered: int = 0
+    _first: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time and batches
     _margin: int = 1  # batches ahead of the farthest rank
     _has_logged: bool = False
 
@@ -81,6 +82,7 @@ class AgreedStop:
 
     def on(self, node: Node, event: m.Event, now: float) -> list[Action]:
         """One event while the ranks are being stopped."""
+        views = node.tick.stop_views
         if isinstance(event, m.Tick):
             self.look_at = now + LOOK
         if not self._has_begun and not self.is_closed:
@@ -93,8 +95,12 @@ class AgreedStop:
         actions = self._read(node, now)
         if self.is_closed or (self.word is not None and self.word.final) or not isinstance(event, m.Tick):
             return actions
+        delay = (1 if node.is_leader else 2) * node.tick.round_trip + node.quick
+        speed = self._speed(views, delay, now)
+        if speed is None and not rules.over(views):
+            return actions
         turn = self._lead if node.is_leader else self._follow
-        return [*actions, *turn(node, now), *self._check_missing(node, now)]
+        return [*actions, *turn(node, speed or 0.0, delay, now), *self._check_missing(node, now)]
 
     def close(self, node: Node) -> list[Action]:
         """The ranks here have ended, and other nodes may wait for this one."""
@@ -139,29 +145,31 @@ class AgreedStop:
 
     # -- node 0 -----------------------------------------------------------------------------------------------
 
-    def _lead(self, node: Node, now: float) -> list[Action]:
+    def _lead(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
         views = node.tick.stop_views
         answers = self._answers(node)
         if self._pending:
             return []
         if self.word is None:
-            own = self._report(node, now)
+            own = self._report(node, speed, delay, now)
             if own is None or (len(answers) < node.nodes - 1 and not _refuses([own])):
                 return []
             found = [own, *answers.values()]
             if _refuses(found):
                 return self._withdraw(node, *_refusal(found))
+            longest = own["delay"] + max((line["delay"] for line in answers.values()), default=0.0)
+            self._margin = rules.margin(max(line["speed"] for line in found), longest)
             return self._ask(node, 1, max(line["farthest"] for line in found))
         if over := rules.over(views):
             return self._withdraw(node, rules.why_over(over))
         if _refuses(answers.values()):
             return self._withdraw(node, *_refusal(answers.values()))
-        own_answer = rules.joint_answer(views, self.word)
+        own_answer = rules.joint_answer(views, self.word.proposal)
         if own_answer is None or len(answers) < node.nodes - 1:
             return []
         if own_answer and all(line["yes"] for line in answers.values()):
             return self._write(node, replace(self.word, kind=COMMIT))
-        self._margin *= FARTHER
+        self._margin *= 2
         farthest = max([rules.farthest(views), *(line["farthest"] for line in answers.values())])
         return self._ask(node, self.word.number + 1, farthest)
 
@@ -174,19 +182,19 @@ class AgreedStop:
         node.read(name)
         number = None if self.word is None else self.word.number
         lines = {each: line for each, line in node.view.log(name).items() if line.get("number") == number}
-        wanted = {"farthest"} if self.word is None else {"farthest", "yes"}
+        wanted = {"farthest", "speed", "delay"} if self.word is None else {"farthest", "yes"}
         return {each: line for each, line in lines.items() if wanted <= line.keys() or _refuses([line])}
 
     # -- the other nodes --------------------------------------------------------------------------------------
 
-    def _follow(self, node: Node, now: float) -> list[Action]:
-        report = self._report(node, now)
+    def _follow(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
+        report = self._report(node, speed, delay, now)
         arrived = m.Append(node.key("arrived"), encode(report)) if report else None
         actions = node.once(arrived) if arrived else []
         word, views = self.word, node.tick.stop_views
         if word is None or word.final or self._answered == word.number:
             return actions
-        over, yes = rules.over(views), rules.joint_answer(views, word)
+        over, yes = rules.over(views), rules.joint_answer(views, word.proposal)
         if yes is None and not over:
             return actions
         self._answered = word.number
@@ -194,14 +202,29 @@ class AgreedStop:
         line = encode({**answer, "farthest": rules.farthest(views)})
         return [*actions, m.Append(node.key("answers"), line)]
 
-    def _report(self, node: Node, now: float) -> dict[str, Any] | None:
+    def _report(self, node: Node, speed: float, delay: float, now: float) -> dict[str, Any] | None:
         """The first line of this node; None: it is too early."""
         views = node.tick.stop_views
         absent = rules.absent(views, now - self.since)
         if absent is None and not any(each.lost for each in views):
             return None
         over, farthest = rules.over(views), rules.farthest(views)
-        return {"node": node.name, "over": over, "absent": absent or (), "farthest": farthest}
+        report = {"node": node.name, "over": over, "absent": absent or (), "farthest": farthest}
+        return {**report, "speed": speed, "delay": delay}
+
+    def _speed(self, views: Sequence[RankView], delay: float, now: float) -> float | None:
+        """Training batches per second of the fastest rank here; None: not measured yet."""
+        window = max(WINDOW, min(delay, WINDOW_AT_MOST))
+        speeds = []
+        for each in views:
+            if each.state == TAKES_PART:
+                batches = batches_of(each.position)
+                began, before = self._first.setdefault(each.rank, (now, batches))
+                if now - began >= window:
+                    speeds.append((batches - before) / (now - began))
+        if not speeds and any(each.state == TAKES_PART for each in views):
+            return None
+        return max(speeds, default=0.0)
 
     # -- nodes that are waited for, and lines -------------------------------------------------------------------
 
@@ -220,7 +243,7 @@ class AgreedStop:
             return []
         self._has_logged = True
         views = node.tick.stop_views
-        late = rules.unanswered(views, self.word) if self.word is not None else []
+        late = rules.unanswered(views, self.word.proposal) if self.word is not None else []
         if late:
             who = _cut([f"rank {each.rank} is {describe(each.position)}" for each in late])
         elif missing and node.is_leader:
