@@ -282,12 +282,30 @@ class WandbPlugin(nemo_run.Plugin):  # type: ignore[misc]
         raise ValueError(f"WandbPlugin needs a task with a `log` or a `trainer`, and this has none: {task!r}")
 
 
-def straggler_det_callback_config(**arguments: Any) -> Any:
+def straggler_det_callback_config(
+    straggler_report_time_interval: float = 300,
+    stop_if_detected_straggler: bool = True,
+    gpu_relative_perf_threshold: float = 0.7,
+    gpu_individual_perf_threshold: float = 0.7,
+    stop_on: str = "confirmed",
+) -> Any:
     """`holdfast.ptl_resiliency.recipes.straggler_det_callback` as a `run.Config`, for a recipe's list of callbacks.
 
-    Takes the arguments of that function.
+    Args:
+        straggler_report_time_interval: seconds between reports; 0 is as often as possible.
+        stop_if_detected_straggler: save a last checkpoint and end the training when there is a straggler.
+        gpu_relative_perf_threshold: a score against the fastest rank below it makes a straggler.
+        gpu_individual_perf_threshold: a score against the rank's own best below it makes a straggler.
+        stop_on: "confirmed" or "scores": what ends the training, see `StragglerDetectionCallback`.
     """
-    return nemo_run.Config(straggler_det_callback, **arguments)
+    return nemo_run.Config(
+        straggler_det_callback,
+        straggler_report_time_interval=straggler_report_time_interval,
+        stop_if_detected_straggler=stop_if_detected_straggler,
+        gpu_relative_perf_threshold=gpu_relative_perf_threshold,
+        gpu_individual_perf_threshold=gpu_individual_perf_threshold,
+        stop_on=stop_on,
+    )
 
 
 def add_callbacks(task: Any, callbacks: list[Any], who: str) -> None:
