@@ -217,6 +217,19 @@ def test_whatever_was_there(tmp_path: Path, new: str, old: str) -> None:
     assert final.is_file() == (new == "file") and not final.is_symlink()
 
 
+def test_file_does_not_replace_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    job, user = trainer(tmp_path), Patches()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "0.ckpt").touch()
+    keep_whole(job, user)
+    with pytest.raises(IsADirectoryError):
+        job.strategy.checkpoint_io.save_checkpoint({}, folder)
+    user.undo()
+    assert [each.name for each in folder.iterdir()] == ["0.ckpt"]
+    assert not list(tmp_path.glob(".*.partial"))
+
+
 # -- checkpoints stay whole as long as any callback asks for it
 
 

@@ -263,7 +263,7 @@ class StragglerDetection:
         found = findings(report, self._settings)
         confirmed = self._confirmation.of(found, report)
         if found.by_section:
-            self._once(logging.INFO, why_sections(report))
+            self._once(logging.INFO, "%s", why_sections(report))  # the first reason, whatever follows
         for level, text in lines(found, report, self._settings):
             self.log.log(level, text)
         is_straggling = bool(found.stragglers if self._settings.stop_on == SCORES else confirmed)

@@ -3,16 +3,23 @@
 A sample is two reads of ``/proc``; threads, three reads for each, are only read of a rank whose sample is suspicious.
 Nothing is disturbed, and no read takes the lock of the rank's memory map.
 
-What always holds, since a false alarm costs a healthy job its restart: one sample accuses no rank, nothing counts
-across a sample that came late, and another local rank waits for the accused one. docs/diagnose.md, "Before the
-timeout", has the rules, and when no rank is accused.
-Does not cover: ranks of other nodes; ranks that are neither stopped nor without a main thread.
+What always holds, since a false alarm costs a healthy job its restart:
+- A rank is only accused if another local rank waits for it: all others that report are silent, and one is awake.
+- One sample accuses no rank. The same must have been found for `CONFIRM` seconds in `SAMPLES` samples in a row, and of
+  a stopped rank no thread may have had a context switch in between: stopped and continued in turns is not stopped.
+- Nothing counts across a sample that came late, when the node may have been suspended, nor while the launcher or
+  several ranks are stopped (the job is suspended), a debugger is attached (that is a person), or a rank has ended (its
+  launcher sees that).
+
+Does not cover: ranks of other nodes, a rank that is alone on its node, programs whose boards are silent anyway, ranks
+that are neither stopped nor without a main thread.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..fault_tolerance.board import Snapshot
@@ -28,7 +35,7 @@ SAMPLES = 3
 SILENT = 1.0
 """Seconds without a sign of life after which a rank may be waiting."""
 EXITING = 0x4
-"""PF_EXITING of the kernel's task flags."""
+"""PF_EXITING of the kernel's task flags (field 9 of proc(5)'s stat)."""
 SECOND = 1_000_000_000
 
 
@@ -246,11 +253,19 @@ def thread_counts(pid: int) -> dict[int, ThreadCount] | None:
     counts = {}
     try:
         for name in os.listdir(f"/proc/{pid}/task"):
-            found, status = proc.stat(pid, int(name)), proc.table(f"/proc/{pid}/task/{name}/status")
-            if found and status:
-                switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
-                is_exiting = bool(found.flags & EXITING)
-                counts[int(name)] = ThreadCount(found.state, found.cpu_ticks, switches, is_exiting)
-    except (OSError, ValueError, KeyError):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                counts[int(name)] = _thread(f"/proc/{pid}/task/{name}")
+    except (OSError, ValueError, IndexError, KeyError):
         return None
     return counts
+
+
+def _thread(folder: str) -> ThreadCount:
+    with open(f"{folder}/stat", "rb") as file:
+        line = file.read()
+    if not (status := proc.table(f"{folder}/status")):
+        raise ProcessLookupError(folder)
+    fields = line[line.rindex(b")") + 2 :].split()
+    switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
+    ticks, exiting = int(fields[11]) + int(fields[12]), bool(int(fields[6]) & EXITING)
+    return ThreadCount(fields[0].decode(), ticks, switches, exiting)

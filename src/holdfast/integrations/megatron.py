@@ -338,9 +338,9 @@ def _end_setup(client: RankMonitorClient, state: Any) -> None:
 
 
 def _call(client: RankMonitorClient, call: Callable[[str], None], section: str) -> None:
-    """What the client refuses is logged once, and never raised into the training."""
+    """What the client refuses is logged, each reason once, and never raised into the training."""
     try:
         call(section)
     except RankMonitorClientError as error:
-        text = "the training continues, but supervision may not see all of it: %s"
-        _runs[client].once(logging.WARNING, text, error)
+        text = f"the training continues, but supervision may not see all of it: {error}"
+        _runs[client].once(logging.WARNING, text)

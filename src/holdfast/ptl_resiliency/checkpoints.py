@@ -12,6 +12,7 @@ with fields in it (`{step}`) is used, and then `ckpt_path="last"` finds none, as
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -72,6 +73,8 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         kwargs = {**kwargs, "path": unfinished}
     try:
         done = save(*args, **kwargs)
+        if os.path.isfile(unfinished) and os.path.isdir(final) and not os.path.islink(final):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), final)  # it may hold checkpoints
         put_in_place(unfinished, final)
     except BaseException:
         with suppress(OSError):

@@ -261,13 +261,20 @@ def test_one_that_is_added_later_says_what_it_cannot_do(
     failing = {"on_step_begin 12": lambda: 1 // 0}
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, deeds=failing, save_steps=10).train()
-    made = trainer(tmp_path, deeds=failing)
+    loaded: list[bool] = []
+
+    def fail_again() -> None:
+        parts = made.callback_handler.callbacks
+        loaded.extend(each._run.rules.loaded for each in parts if isinstance(each, FaultToleranceCallback))
+        raise ZeroDivisionError
+
+    made = trainer(tmp_path, deeds={"on_step_begin 12": fail_again})
     made.add_callback(HoldfastCallback())
     kinds = [type(each) for each in made.callback_handler.callbacks]
     with pytest.raises(ZeroDivisionError):
         made.train(resume_from_checkpoint=True)
     assert said(caplog, "HoldfastCallback came by add_callback, after transformers chose the checkpoint") == 1
-    assert not board.snapshot().finished
+    assert loaded == [True] and not board.snapshot().finished
     made.train(resume_from_checkpoint=True)
     assert board.snapshot().finished and board.snapshot().step == STEPS
     assert [type(each) for each in made.callback_handler.callbacks] == kinds

@@ -475,7 +475,8 @@ def _why_none(place: str) -> str:
             f"no launcher works there now, and the journal has no end of the job: after {when} its launcher was "
             "killed, or the machine failed"
         )
+    last_end = max(ends, key=lambda event: event.t)
     return (
-        f"no launcher works there now: the job ended, with exit code {ends[-1].get('exit_code')}; its last record "
+        f"no launcher works there now: the job ended, with exit code {last_end.get('exit_code')}; its last record "
         f"is of {when}. holdfast incidents {shlex.quote(place)} shows what happened"
     )

@@ -342,15 +342,17 @@ def reports(run_dir: str, events: Sequence[Event], found: Sequence[Incident]) ->
 
 def _run_ids(events: Sequence[Event]) -> dict[tuple[int, int], set[tuple[str, int]]]:
     """The run ids, with the cycle, of each cycle of each attempt: those that its launchers had recorded before."""
-    from ...journal.event import CycleSorter
+    from ...journal.event import cycles
 
     latest: dict[str, str] = {}
-    found: dict[tuple[int, int], set[tuple[str, int]]] = {}
-    sorter = CycleSorter()
+    of_event: dict[int, str] = {}
     for event in events:
-        place = sorter.cycle_of(event)
         if event.kind == "run_start":
             latest[event.source] = str(event.get("run_id") or "")
-        elif event.kind == "cycle_start":
-            found.setdefault(place, set()).add((latest.get(event.source, ""), place[1]))
+        of_event[id(event)] = latest.get(event.source, "")
+    found: dict[tuple[int, int], set[tuple[str, int]]] = {}
+    for cycle in cycles(events):
+        ids = {of_event[id(event)] for event in cycle.of_kind("cycle_start", "rank_start")}
+        ids = ids or {of_event[id(event)] for event in cycle.events}
+        found[cycle.run, cycle.number] = {(run_id, cycle.number) for run_id in ids}
     return found

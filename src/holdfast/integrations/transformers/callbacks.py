@@ -68,6 +68,7 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         program uses a client of its own."""
         folder = Path(self.exp_dir or Path(training.trainer.args.output_dir) / self.FT_DIR_NAME).absolute()
         self._run = self.KIND(self, training.rank, folder, lambda: training.step)
+        self._run.rules.loaded = training.step > 0  # one that is added late misses `on_train_begin`
         self._watch(training)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
