@@ -160,7 +160,8 @@ def _keeper(arguments: argparse.Namespace) -> Keeper:
         signal.signal(number, signal.SIG_IGN)  # Slurm signals everybody; what is noted here takes a moment
     place = Place.of(os.environ)
     if place is None or not arguments.run_dir:
-        raise ConfigError("--attempt-begins and --attempt-ended are for the batch script, inside a Slurm job")
+        options = "--attempt-begins, --job-ends and --attempt-ended"
+        raise ConfigError(f"{options} are for the batch script, inside a Slurm job")
     return Keeper(
         os.path.abspath(arguments.run_dir),
         place,

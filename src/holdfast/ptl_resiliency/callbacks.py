@@ -11,7 +11,8 @@ one process, also in validations) the ranks save a checkpoint where `fit(ckpt_pa
 What always holds: a save that fails does not end with code 0. In validate, test and predict, where there is nothing to
 save, it only keeps Lightning's handler, which can deadlock, out of force.
 
-What always holds of all: after the fit, however it ended, handlers, loaders and strategy are as they were.
+What always holds of all: after the fit handlers, loaders and strategy are as they were; after a preemption the handlers
+stay, since the process ends.
 
 Does not cover: stragglers in validation, test and prediction, and waiting within `training_step`: weights that are
 gathered (FSDP), the backward of manual optimization; the trainer's `callback_metrics`. A rank that never comes to

@@ -5,7 +5,7 @@ What is loaded already decides; if both are, our callbacks are callbacks of both
 each internal why no hook serves.
 
 What always holds: a version that was not tested is refused in one line when a callback is set up; what is replaced here
-is put back when the fit ends.
+is put back when the fit ends, but for the order of `trainer.callbacks`.
 Does not cover: a program that loads the other name after our callbacks: `lightning` is taken where neither is loaded
 yet and it is installed.
 """

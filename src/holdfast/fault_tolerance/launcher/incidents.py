@@ -2,7 +2,7 @@
 
 Evidence after a hang is the monitor's and is read from its file; after a crash, and when another node reports
 trouble, it is taken here, in a thread, before this node's ranks are stopped. What always holds: an error here costs a
-report, nothing else. What it needs is imported once ranks train: a launcher starts without.
+report, nothing else. What it needs is imported in a thread while ranks start.
 Does not cover: how the report is made (:mod:`.incident_report`), preemption and joining nodes, which are no incidents.
 """
 

@@ -3,7 +3,8 @@
 Two kinds of events: `controller` has the whole state of the controller, when the launcher begins and at the start of
 each cycle. `decision` has one input, the actions that it led to, and what was observed since the decision before.
 An input is left out when it only changed observations. That is a `Tick` or the heartbeat of another node that led to no
-action but this node's heartbeat, and that left the decision state as it was. A job without incidents records nothing.
+action but this node's heartbeat, and that left the decision state as it was. While ranks train without incidents
+nothing is recorded.
 
 Values are JSON (:func:`encode`). A dataclass is an object: "$" has its type, and a field that is empty by default is
 left out while it is empty. A tuple is a list. Other types that JSON does not have are `{"$": type, "value": ...}`. A

@@ -10,6 +10,7 @@
 8. No rank waits for another.
 9. All wait: one is in another collective, or never came to the one of the others.
 10. A rank is at an earlier step; a node sent no evidence; else the evidence does not single out a rank.
+Where ranks ended only because they lost a peer, or timed out, the peer counts more than rules 3 to 10.
 
 Confidence is that of the weakest link: an edge or an activity that is only weak never accuses with more than "low".
 Does not cover: a network between nodes that lost what was sent; then all wait in the same collective.

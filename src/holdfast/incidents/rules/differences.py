@@ -1,8 +1,8 @@
 """All ranks wait for their peers: which one is in another collective than the others, or left one out. Pure.
 
-The edges of the wait-for graph come first: the rank for which others wait and that waits for none. Then the flight
-recorder, the places in the program, and the steps. The odd one out needs a majority; of two ranks only the one that
-left its own pattern is named.
+The two ends of one exchange come first, then the edges of the wait-for graph: the rank for which others wait and that
+waits for none. Then the flight recorder, circles and pipelines, the steps, and the places in the program. The odd one
+out needs a majority; of two ranks only the one that left its own pattern is named.
 Does not cover: ranks that all wait in the same collective, where no rank differs.
 """
 

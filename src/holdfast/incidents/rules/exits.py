@@ -1,7 +1,8 @@
 """How one rank ended, and whether that can be the cause or only follows from another rank's end. Pure.
 
 A lost connection, a collective that timed out, and what the launcher terminated are never the cause while another is
-known. A signal is always the rank's own end, whatever its stderr has.
+known. A signal is always the rank's own end, whatever its stderr has; but for SIGABRT, by which torch's watchdog ends
+it.
 Does not cover: an exception of the program's own that reports in other words that a peer was gone.
 """
 

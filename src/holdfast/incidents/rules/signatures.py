@@ -1,7 +1,8 @@
 """The activity of one rank: one ordered table, the first signature that fits decides. Pure.
 
-The state of the process comes first (stopped, ended, in the kernel), then the flight recorder, then the stack, then
-the system call. A stack that ends in the program's own line is explained by the kernel.
+The state of the process comes first (stopped, ended, in the kernel), then the flight recorder, then whether a thread
+holds the GIL, then the stack, then the system call. A stack that ends in the program's own line is explained by the
+kernel.
 Does not cover: whether a rank should be there. Only the others show that (`graph`, `blame`).
 """
 

@@ -4,8 +4,9 @@ A job *claims* a run directory in a small file that outlives the runs of the job
 a lock, and counts as long as Slurm knows its job as pending or running.
 
 What always holds: an attempt is in the ledger before anything of it is started, and its end before anything follows
-from it; a job that was cancelled is never requeued; giving up is not exit code 0. Two jobs never both have the claim,
-nor a job and a `holdfast autoresume`: jobs look for a keeper (`run_dir.hold`) under that lock, keepers for a claim.
+from it, or in memory where the disk is full; a job that was cancelled is never requeued; giving up is not exit code 0.
+Two jobs never both have the claim, nor a job and a `holdfast autoresume`: jobs look for a keeper (`run_dir.hold`) under
+that lock, keepers for a claim.
 
 Does not cover: a batch script that is killed before it has called `ended`: the next attempt notes what is known then.
 Filesystems without locks; a warning reports them.
@@ -178,7 +179,7 @@ class Keeper:
     # Its beginning
 
     def begins(self) -> int:
-        """0: continue; DONE: the training is finished; 1: the chain is over.
+        """0: continue; DONE: the training is finished; else the chain is over, and this is its exit code.
 
         Raises `Refused`, `Taken`, `ConfigError`.
         """

@@ -234,7 +234,7 @@ srun=$!
 while :; do # bash heeds a signal only while it waits for the background
     while [[ -n $term_came ]]; do # before the wait, or while the one before was seen to
         term_came=
-        keep --job-ends # at the time limit: requeues at once, for this shell has only KillWait seconds left
+        keep --job-ends # at the time limit it requeues at once, for this shell has only KillWait seconds left
     done
     wait "$srun"
     code=$?
