@@ -21,7 +21,7 @@ from holdfast.incidents import evidence as E
 from holdfast.incidents import judge as judge_fragments
 from holdfast.incidents import rules
 from holdfast.incidents.evidence import Case
-from holdfast.incidents.verdict import HIGH, KINDS
+from holdfast.incidents.verdict import HIGH, KINDS, MEDIUM
 from holdfast.incidents.wire import SCHEMA, encoded, node_of, packed, unpacked
 from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, node, process, rank
 from tests.incidents.evidence_strategies import CASES, NODES, TEXTS, WORDS, scrambled
@@ -203,7 +203,7 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
     ]
     verdict = judge(Case(tuple(nodes)))
 
-    assert (verdict.rank, verdict.confidence) == (culprit, HIGH)
+    assert (verdict.rank, verdict.confidence) == (culprit, MEDIUM if where == "queue" else HIGH)
 
 
 PLACES = ["all_reduce", "barrier", "backward", "busy", "dataset", "loader", "torch_save", "lock", "sleep", ""]

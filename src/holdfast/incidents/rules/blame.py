@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from ..evidence import Target
 from ..verdict import HIGH, LOW, MEDIUM, Confidence, Kind, Strength, Verdict, Via
 from . import recorder
 from .differences import difference
@@ -346,7 +347,15 @@ def _earliest(pool: Collection[RankView]) -> Callable[[RankView], bool]:
 
 
 def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confidence:
-    """Without a passed limit a long silence makes it likely, the rest is a guess."""
+    """Without a passed limit a long silence makes it likely, the rest is a guess.
+
+    What a lock within the process is waited for, a thread, a child or another service, is not in the evidence: that
+    wait is never certain. The kernel knows the owner of a file lock.
+    """
+    process = culprit.evidence.process
+    owner_is_known = process is not None and process.system_call.target is Target.LOCK
+    if culprit.activity.kind == Kind.LOCK and not owner_is_known and confidence == HIGH:
+        confidence = MEDIUM
     if job.is_suspected or job.failed:
         return confidence
     return LOW if _is_one_moment(job, culprit) else MEDIUM if confidence == HIGH else confidence
