@@ -212,7 +212,7 @@ def test_whatever_was_there(tmp_path: Path, new: str, old: str) -> None:
             path.touch()
         elif kind == "link":
             path.symlink_to("epoch=1.ckpt")
-    put_in_place(aside(str(final)), str(final))
+    put_in_place(aside(str(final)), str(final), replaces_folder=True)
     assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
     assert final.is_file() == (new == "file") and not final.is_symlink()
 

@@ -8,8 +8,8 @@ only a second Ctrl-C ends it at once, since schedulers repeat SIGTERM. The attem
 second time, or a program would save twice; only what it leaves behind is asked to end. Signals wait until they are
 asked for; one that was ignored when we were started stays ignored (nohup).
 
-Does not cover: SIGKILL and SIGSTOP to us; a process that another user owns by then; a killed keeper's attempt on
-another machine.
+Does not cover: SIGKILL and SIGSTOP to us. A process that another user owns by then (set-uid); it is logged and left
+running. A killed keeper's attempt on another machine; its processes cannot be seen from here.
 """
 
 from __future__ import annotations

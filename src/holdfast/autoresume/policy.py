@@ -10,7 +10,8 @@ What always holds: attempts without progress do not continue without end, whatev
 the chain after `max_failures` in a row, the same failure after --ft-same-failure-limit restart cycles in a row, clean
 ends without the finished flag, and time limits between which no step was won, after `max_idle` in a row.
 
-Does not cover: preemptions that the scheduler or the journal reports; `max_jobs` is their limit.
+Does not cover: preemptions that the scheduler or the journal reports. They may follow each other forever: that is
+the scheduler's decision, and `max_jobs` is the limit.
 """
 
 from __future__ import annotations

@@ -1,16 +1,25 @@
 """What a chain of attempts has in its run directory: the ledger's file, the lock, the finished flag; and the log lines.
 
-The lock is flock(2), which on NFS holds between machines, on an empty file of its own, since some network filesystems
-keep readers out of a locked one.
+The ledger is `attempts.jsonl`, a JSON object per line. The lock is on an empty file of its own, since some network
+filesystems keep readers out of a locked one. It is flock(2): on NFS Linux makes it a lock of the server, so that it
+holds between machines. The finished flag is the file that exists once the training is finished;
+FAULT_TOL_FINISHED_FLAG_FILE names it, and it may be elsewhere.
 
-What always holds: a record is one write, synced before `append` returns; a line that was torn is passed over, and the
-next record begins on a line of its own. `append` never raises for a disk that does not take it: the record waits in
-memory and is written with the next one. No process waits for the lock, and none works at the same time as its holder,
-or as a keeper that the ledger names and that runs on this machine. Only an empty regular file is removed as a stale
-flag: another one may be a user's file, named by mistake.
+What always holds: a record is appended by one write and synced before `append` returns, so it survives a power cut;
+a line that was torn (a full disk, SIGKILL, a power cut) is passed over by the reader, and the next record begins on a
+line of its own. `append` never raises for a disk that does not take it: the record waits in memory and is written
+with the next one, and a log line reports it. `read_account` never raises either.
+No process waits for the lock, and none works at the same time as its holder, or as a keeper that the ledger names and
+that runs on this machine, even if the lock file was removed. A holder that was killed, or whose machine has failed,
+blocks no other process once the filesystem knows (NFS: when its lease is over, about 90 s).
+A flag that may belong to this run directory is never removed, and one that cannot is never believed; only an empty
+regular file is removed: another one may be a user's file, named by mistake. What is no regular file is no flag. A
+filesystem that does not answer has none: one attempt too many does no harm.
 
 Does not cover: a filesystem without locks that two machines share: each warns, and neither sees the other. A filesystem
-that never answers is given `ANSWER` seconds each time. A standard error that is a pipe without a reader.
+that never answers is given `ANSWER` seconds each time; a standard error that is a pipe without a reader blocks, as it
+does the command's own output. Who creates the flag; the Lightning callbacks with `autoresume=True` do, other programs
+do it themselves.
 """
 
 from __future__ import annotations

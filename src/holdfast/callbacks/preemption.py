@@ -8,9 +8,11 @@ What always holds: until all ranks have come to `listen` a signal does what it w
 asks anybody in a signal handler; no process exits with 0 after `stop` unless `complete` or `nothing_saved` is called;
 `close` puts the handlers back, unless this process exits for a preemption: a second signal must not end it sooner.
 
-Does not cover: a rank that never comes to another boundary; ranks that train different numbers of batches; several
-ranks without a process group and without ft_launcher; several ranks whose launchers cannot agree: they train on until
-they are ended; clusters that tell no time.
+Does not cover: a rank that never comes to another boundary (it hangs: `ft_launcher` ends it); places between
+boundaries, so the running step is waited for; ranks that train different numbers of batches; several ranks without a
+process group and without ft_launcher; several ranks whose launchers cannot agree (a node is lost): they train on until
+they are ended; clusters that tell no time (Kubernetes' grace period is known to the launcher only if its --term-timeout
+says it).
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ hold the log's lock; the default action is not in force before `restore`; a fork
 without us, unless it is to be a data loader's worker. A worker still runs the user's `worker_init_fn`; workers left at
 the end of the process are ended, and no other child.
 
-Does not cover: threads other than the main one, in which Python allows no handlers; a signal between a worker's start
-and its `worker_init_fn`; workers of loaders that are no torch `DataLoader`.
+Does not cover: threads other than the main one, in which Python allows no handlers. A signal between a worker's start
+and its `worker_init_fn`: a few milliseconds when it is forked, its imports (seconds) when it is spawned. Workers that a
+loader of another kind starts.
 """
 
 from __future__ import annotations

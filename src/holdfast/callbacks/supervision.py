@@ -6,8 +6,8 @@ training to its end. The trainings of one process share one `RankMonitorClient` 
 What always holds: the errors of a wrong start are raised when the object is made; from then on nothing raises because
 supervision fails, which is logged once. Limits are learned by all ranks or by none. An evaluation by itself learns
 nothing, creates no flag, and asks no other rank anything: it may be of one rank only.
-Does not cover: which hook calls what; a client that the program has made itself, which is an error of the client's own;
-exceptions of other ranks.
+Does not cover: which hook calls what; a client that the program has made itself: only one may write the board, so that
+is an error of the client's own; exceptions of other ranks, as each rank's policy sees its own.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     final = os.path.abspath(os.fspath(path))
     _refuse_devices(final)
-    if os.path.isdir(final) and not os.path.islink(final):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), final)
+    _refuse_folder(final)
     os.makedirs(os.path.dirname(final), exist_ok=True)
     unfinished = aside(final)
     try:
@@ -53,15 +52,18 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def put_in_place(unfinished: str, final: str) -> None:
+def put_in_place(unfinished: str, final: str, *, replaces_folder: bool = False) -> None:
     """Give a complete file or folder its name, a file so that it survives a power cut. Raises OSError.
 
-    What is there, a damaged one that was skipped for example, is replaced. Does nothing where nothing was written.
+    What is there, a damaged one that was skipped for example, is replaced; a folder by a file only with
+    `replaces_folder`, since it may hold other checkpoints. Does nothing where nothing was written.
     """
     _refuse_devices(final)
     if os.path.isfile(unfinished):
+        if not replaces_folder:
+            _refuse_folder(final)
         flush(unfinished)
-        if not os.path.isdir(final) or os.path.islink(final):
+        if not _is_folder(final):
             os.replace(unfinished, final)
             with suppress(OSError):
                 flush(os.path.dirname(final))
@@ -90,7 +92,7 @@ def exchange(unfinished: str, final: str) -> None:
 
 def remove(path: str) -> None:
     """A file, a link or a whole folder; nothing if there is none. Raises OSError."""
-    if os.path.isdir(path) and not os.path.islink(path):
+    if _is_folder(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
@@ -104,6 +106,15 @@ def _refuse_devices(final: str) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "there is something else than a file, which stays", final)
+
+
+def _refuse_folder(final: str) -> None:
+    if _is_folder(final):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), final)
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def flush(path: str | os.PathLike[str]) -> None:

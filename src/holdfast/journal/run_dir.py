@@ -11,7 +11,8 @@ locked one. No job waits for a lock, or stops because it gets none.
 
 Does not cover: what happens to the directory after the checks. Another process of the same user may change it, and
 the directories above it are the user's own business as long as only this user or root can rename what is in them.
-Filesystems that cannot lock, or only among the processes of one machine.
+Filesystems that cannot lock, or only among the processes of one machine: there two launchers of one node name write
+into one journal; its lines stay whole.
 """
 
 from __future__ import annotations

@@ -14,9 +14,12 @@ save, it only keeps Lightning's handler, which can deadlock, out of force.
 What always holds of all: after the fit handlers, loaders and strategy are as they were; after a preemption the handlers
 stay, since the process ends.
 
-Does not cover: stragglers in validation, test and prediction, and waiting within `training_step`: weights that are
-gathered (FSDP), the backward of manual optimization; the trainer's `callback_metrics`. A rank that never comes to
-another boundary; ranks with different numbers of validation loaders.
+Does not cover: stragglers in validation, test and prediction; work of several GPUs that wait for one another within a
+kernel; waiting within the method: weights that are gathered (FSDP), the backward of manual optimization; the trainer's
+`callback_metrics`: other callbacks cannot monitor what is given to the loggers here. A rank that never comes to another
+boundary (it hangs: `ft_launcher` ends it); places between boundaries, so the running step is waited for; ranks with
+different numbers of validation loaders. Sections, and other arguments than the defaults, of the callback that has all
+three.
 """
 
 from __future__ import annotations

@@ -1,18 +1,22 @@
 """The checkpoints of a trainer: complete or absent, when they are complete, how long they take, and the last one.
 
 Lightning moves a finished file into its place, which is a copy where the temporary folder is on another filesystem. So
-while one of our callbacks is active, what a trainer's checkpoint I/O writes goes beside its place, is flushed, and
-takes its place in one step. That holds for files and, but for being flushed, for the folders of sharded strategies.
+while one of our callbacks is active, what a trainer's checkpoint I/O writes goes next to its place, is flushed, and
+takes its place in one step.
+
+What always holds: nothing picks an unfinished checkpoint up on resume. A job that is killed while it saves its last
+checkpoint leaves what was there before. That holds for files and, but for being flushed, for the folders of sharded
+strategies. A file replaces a folder only as the last checkpoint.
 
 Does not cover: object stores, which write whole objects under their final names; asynchronous strategies that write
-without a checkpoint I/O of their own or Lightning's; saves by hand, past the strategy; gradients that are being
-accumulated; checkpoint I/O that takes its own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints
-with fields in it (`{step}`) is used, and then `ckpt_path="last"` finds none, as without us.
+without a checkpoint I/O of their own or Lightning's, whose checkpoints count when the call to save returns; saves by
+hand, past the strategy; gradients that are being accumulated, which no checkpoint has; checkpoint I/O that takes its
+own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints with fields in it (`{step}`) is used, and then
+`ckpt_path="last"` finds none, as without us.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import time
@@ -73,8 +77,6 @@ def _save_whole(save: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         kwargs = {**kwargs, "path": unfinished}
     try:
         done = save(*args, **kwargs)
-        if os.path.isfile(unfinished) and os.path.isdir(final) and not os.path.islink(final):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), final)  # it may hold checkpoints
         put_in_place(unfinished, final)
     except BaseException:
         with suppress(OSError):
@@ -203,7 +205,7 @@ def _save(trainer: Any, final: str) -> None:
         try:
             if not os.path.lexists(unfinished):
                 raise FileNotFoundError(f"the checkpoint I/O has written nothing at {unfinished}")
-            put_in_place(unfinished, final)
+            put_in_place(unfinished, final, replaces_folder=True)
         except OSError as error:
             problem = str(error)
     _agree(trainer, problem)

@@ -5,8 +5,9 @@ few windows. It then follows slowly, and more slowly upwards. What all ranks of 
 moves their baselines together. A restored level that says that a rank was unlike its group is learned anew, if the rank
 is like its group now, or nowhere near that level.
 
-Does not cover: a change that is shared by a group of fewer than `min_ranks` ranks; a degradation of less than about
-0.2 % per window, which the baseline follows; what is unusual about a restored level and below `PLAUSIBLE`.
+Does not cover: a change that is shared by a group of fewer than `min_ranks` ranks; it looks like that rank's own. A
+degradation of less than about 0.2 % per window, which the baseline follows. What is unusual about a restored level and
+below `PLAUSIBLE`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ Rows, of fixed length: a rank's scores with all 64 bits, since they are compared
 32-bit floats: of each column (sections, then kernels) the medians, the totals and the counts; and what its host lost.
 Rows are whole words of 8 bytes, in the machine's byte order. Times are in seconds; NaN says: not measured.
 
-Pure but for the channel. Does not cover: ranks that ask for different reports; two kernels of one rank with the same
-63-bit hash; sections beyond `MOST_AGREED`, kernels beyond `MOST_KERNELS` or with less than `LEAST_SHARE`.
+Pure but for the channel. Does not cover: ranks that ask for different reports. As with other collectives, all must do
+the same. Two kernels of one rank with the same 63-bit hash; sections of all ranks together beyond `MOST_AGREED`,
+kernels beyond `MOST_KERNELS`, and kernels with less than `LEAST_SHARE`, which are not compared.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ script knows a preempted attempt; a callback of a type that the task has already
 that is written here: Slurm passes the environment of who submits on to the job.
 
 Does not cover: executors other than Slurm's, which have no job script to requeue; tasks whose trainer is not at
-`task.trainer`; profiling with Nsys. For W&B: a tunnel to another machine, and `sbatch --export=NONE`.
+`task.trainer`; profiling with Nsys, which wraps the launcher and not the ranks. For W&B: a tunnel to another machine,
+where the key has to be in the environment or in `~/.netrc`, and `sbatch --export=NONE`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from it, or in memory where the disk is full; a job that was cancelled is never 
 Two jobs never both have the claim, nor a job and a `holdfast autoresume`: jobs look for a keeper (`run_dir.hold`) under
 that lock, keepers for a claim.
 
-Does not cover: a batch script that is killed before it has called `ended`: the next attempt notes what is known then.
-Filesystems without locks; a warning reports them.
+Does not cover: what follows from an end (`autoresume.policy`). A batch script that is killed before it has called
+`ended` (the machine is dead, Slurm's KillWait is over): the next attempt notes what is known then. Filesystems without
+locks; there the ledger is all there is, and a warning reports it.
 """
 
 from __future__ import annotations

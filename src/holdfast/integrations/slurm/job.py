@@ -3,8 +3,9 @@
 The first part is pure, the second part calls Slurm's commands.
 
 What always holds: a job that Slurm itself is ending is never taken for one that may be requeued: `scontrol requeue`
-would bring a cancelled job back. A job keeps as many nodes as it needs, and those that its submitter asked for by name.
-Each call of a command ends within `ANSWER` seconds, and what Slurm says in an error is in the exception.
+would bring a cancelled job back. A job keeps as many nodes as it needs, and those that its submitter asked for by name:
+a job that waits forever is worse than a bad node. Each call of a command ends within `ANSWER` seconds, and what Slurm
+says in an error is in the exception.
 
 Does not cover: what else a job asks of its nodes (--constraint, --gres); `sinfo` tells of a partition as a whole.
 Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a new start time as soon as it is requeued.

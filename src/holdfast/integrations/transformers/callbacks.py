@@ -11,8 +11,8 @@ give all ranks rank 0's buffers, where ranks wait for one another, so there the 
 the model.
 
 Does not cover: what the program does after `train`, a last `save_model` for example: the flag is there by then. A rank
-that never comes to another boundary. Stragglers in evaluation and prediction; weights that are gathered in the forward
-pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
+that never comes to another boundary (it hangs: `ft_launcher` ends it). Stragglers in evaluation and prediction; weights
+that are gathered in the forward pass (FSDP); a stop under `save_strategy="best"`, which may end without a checkpoint.
 """
 
 from __future__ import annotations

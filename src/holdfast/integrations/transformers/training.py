@@ -9,8 +9,10 @@ on all ranks.
 `Trainer` asks whether all steps are done only after a step; here a start from the last step trains none. It evaluates
 before it saves: a file in the checkpoint says that an evaluation was left out, and is to be done.
 
-Does not cover: the first training of a callback that came by `add_callback`, of which the log says what is missing. An
-evaluation that was to be followed by a save under `save_strategy="best"`.
+Does not cover: the first training of a callback that came by `add_callback`, which calls no hook: what is missing then
+is logged once transformers has loaded the checkpoint, and where it fails in that, nothing of ours has run. An
+evaluation that was to be followed by a save under `save_strategy="best"`; the best model with transformers 4.46, which
+decides on it only when it saves.
 """
 
 from __future__ import annotations

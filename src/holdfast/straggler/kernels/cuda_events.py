@@ -3,11 +3,13 @@
 The time holds everything that the stream did or waited for meanwhile, other ranks in a collective included. A section
 within it that is not to be profiled cuts the run into parts, each with a pair of its own, whose times are added.
 
-What always holds: nothing raises, and nothing waits for the GPU; no CUDA call is made before the training itself
-initialised CUDA; at most `MOST_PAIRS` pairs of events wait for the GPU; an error of CUDA ends the measuring.
+What always holds: nothing raises, and nothing waits for the GPU. No CUDA call is made before the training itself
+initialised CUDA in this process: an earlier one would read `CUDA_VISIBLE_DEVICES` too early, and break every process
+that is forked later. At most `MOST_PAIRS` pairs of events wait for the GPU. An error of CUDA ends the measuring.
 Does not cover: CUDA that is used without torch; work of a section on other streams than the current one at its begin,
-unless that stream waits for it; sections inside the capture of a CUDA graph, and a capture in another thread, which an
-event that is asked meanwhile ends; sections that are open for more than `REPORTS_OPEN` reports; single kernels.
+unless that stream waits for it; sections inside the capture of a CUDA graph (around its replay they are measured), and
+a capture in another thread, which an event that is asked meanwhile ends; sections that are open for more than
+`REPORTS_OPEN` reports; single kernels.
 """
 
 from __future__ import annotations

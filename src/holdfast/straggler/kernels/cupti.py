@@ -9,7 +9,7 @@ torch has initialised CUDA: cuInit before a fork would break CUDA in the child f
 while it runs, waits or warms up nothing is touched, and afterwards the callbacks are registered anew.
 Does not cover: a profiler that starts in the moment in which CUPTI leaves; other tools that come and go without torch,
 but for a note when they took the callbacks; programs that use CUDA without torch, unless HOLDFAST_CUPTI_LIBRARY names
-the library.
+the library; the cost of being attached, which only a GPU shows.
 """
 
 from __future__ import annotations
