@@ -234,7 +234,7 @@ def cpu_stat_paths(cgroup: str, root: str = "/sys/fs/cgroup") -> tuple[str, ...]
 
 
 def _numbers(words: Sequence[str], least: int) -> list[float]:
-    """At least so many whole numbers that are not negative; NaN where the words are something else."""
+    """The words as numbers: whole and not negative, `least` of them or more; else that many NaN."""
     if len(words) < least or not all(word.isascii() and word.isdigit() for word in words):
         return [math.nan] * least
     return [float(word) for word in words]
