@@ -39,10 +39,20 @@ def kernels(folder: Path) -> Iterator[Row]:
     gpu.warm_up()
     source = _open_source()
     window = _Window(source)
-    yield _attach(gpu, window)  # first: torch.profiler subscribes to CUPTI for good, which then cannot leave
+    yield _attach(gpu, window)
     yield _count_records(gpu, window)
     yield _leave_out(gpu, source, window)
-    yield _compare_times(gpu, window)
+    source.close()
+
+
+def profiler(folder: Path) -> Iterator[Row]:
+    """In a process of its own: torch.profiler subscribes to CUPTI for good, which then cannot leave."""
+    gpu: Any = by_mode(_Gpu, _Dry)()
+    gpu.warm_up()
+    before = gpu.profile()  # before CUPTI is attached: a first profiler while it leaves stays blind
+    source = _open_source()
+    window = _Window(source)
+    yield _compare_times(gpu, window, before)
     yield _beside_profiler(gpu, source, window)
     source.close()
 
@@ -80,10 +90,8 @@ class _Window:
         return self._source.take()
 
 
-def _compare_times(gpu: Any, window: _Window) -> Row:
+def _compare_times(gpu: Any, window: _Window, before: dict[str, float]) -> Row:
     """Means, which the source has exactly, between two runs of the profiler."""
-    gpu.finish()  # CUPTI leaves with a call of CUDA, and torch.profiler, which finds it subscribed, stays blind
-    before = gpu.profile()
     found = window.measure(gpu.launch_several)
     measured, after = found.compute, gpu.profile()
     print("torch.profiler, means before and after in us:", before, after)
@@ -376,7 +384,8 @@ def named(folder: Path) -> Iterator[Row]:
 
 
 CHECKS = [
-    Check("kernels", 60, (TIMES, RECORDS, PAUSED, ATTACH, PROFILER), kernels),
+    Check("kernels", 40, (ATTACH, RECORDS, PAUSED), kernels),
+    Check("profiler", 40, (TIMES, PROFILER), profiler),
     Check("kernel-cost", 80, tuple(COST.values()), cost),
     Check("straggler", 40, (NAMED,), named),
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import psutil
 import pytest
 
 from holdfast.fault_tolerance.launcher.ranks import boards
+from holdfast.fault_tolerance.launcher.ranks.start import RUN_PROGRAM
 from tests.launcher.conftest import Job, Jobs
-from tests.processes import alive, wait_until
+from tests.processes import Spawner, alive, wait_until
 
 CEILING = 20.0
 """Seconds to wait for it. 2 are promised, on a machine that is not as busy as one that runs tests."""
@@ -106,6 +108,12 @@ def test_ranks_that_are_no_python_die_too(jobs: Jobs) -> None:
     pids = everything(job)
     kill(job)
     wait_until(lambda: not any(map(alive, pids)), CEILING)
+
+
+def test_a_program_whose_launcher_died_before_it_came_is_not_run(spawn: Spawner) -> None:
+    launcher = {**os.environ, "HOLDFAST_LAUNCHER_PID": str(os.getppid())}
+    program = spawn([sys.executable, "-I", "-S", RUN_PROGRAM, "sh", "-c", "echo runs"], env=launcher)
+    assert program.wait() == 1 and program.output() == ""
 
 
 def test_launcher_killed_in_the_middle_of_a_restart(jobs: Jobs) -> None:

@@ -48,6 +48,14 @@ def test_no_environment_is_read_before_the_ranks_have_ended(
     assert set(seen) == {(False, False)}
 
 
+def test_a_rank_that_was_just_being_started_is_found(folder: str, spawn: Spawner) -> None:
+    """It gets the environment by which it is known after the first look."""
+    late = f"while [ -e {folder} ]; do sleep 0.02; done; sleep 0.2; exec env BOARD={folder}/0 sleep 600"
+    rank = spawn(["sh", "-c", late])
+    clean_up(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), lambda _: None), folder)
+    assert rank.wait() == -signal.SIGTERM
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_the_environment_of_another_users_process_is_not_read() -> None:
     for user, ours in ((None, True), (65534, False)):

@@ -34,6 +34,7 @@ CALLS = (
     "subscribe",
     "unsubscribe",
     "domain",
+    "clock",
 )
 FINALIZE = CALLS.index("finalize")
 

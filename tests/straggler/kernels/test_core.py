@@ -241,6 +241,7 @@ assert core.take().measured == 1
     ("call", "function", "error", "name"),
     [
         ("register", "cuptiActivityRegisterCallbacks", 15, "NOT_INITIALIZED"),
+        ("clock", "cuptiActivityRegisterTimestampCallback", 999, "UNKNOWN"),
         ("enable", "cuptiActivityEnable", 39, "MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"),
         ("disable", "cuptiActivityDisable", 999, "UNKNOWN"),
         ("flush", "cuptiActivityFlushAll", 999, "UNKNOWN"),
@@ -277,6 +278,22 @@ launch("ours at last")
 assert core.flush(forced=False) == ""
 assert [kernel.name for kernel in kernels(core.take())] == ["ours at last"]
 assert core.buffers_out == 1  # the one that was lost
+"""
+    )
+
+
+def test_times_are_nanoseconds_again_after_another_tool_s_clock(run: Run) -> None:
+    """torch.profiler has CUPTI count cycles, and does not take that back."""
+    run(
+        """
+core = attached()
+gpu.fake_other_tool()
+launch("theirs", 1000)
+assert core.flush(forced=True) == "" and core.attach() == ""
+launch("ours", 1000)
+assert core.flush(forced=False) == ""
+(ours,) = kernels(core.take())
+assert ours.summary[Statistic.AVG] == 1.0, ours  # microseconds
 """
     )
 

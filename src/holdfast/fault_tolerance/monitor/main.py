@@ -25,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -52,6 +53,7 @@ SHIELDED = (
     signal.SIGPIPE,
 )
 IDLE = 0.1  # seconds of sleep in which imports delay nothing
+STARTING = 1.0  # seconds after which a process that was just being started shows its environment
 ENOUGH = 5  # scans after which they are made in any case
 
 
@@ -150,7 +152,9 @@ def clean_up(watch: Watch, directory: str) -> None:
     kill.end_all(theirs, grace=0.3, limit=5.0)
     watch.close()
     shutil.rmtree(directory, ignore_errors=True)
-    kill.end_all(marked, grace=0.3, limit=5.0)
+    for pause in (0.0, STARTING):
+        time.sleep(pause)
+        kill.end_all(marked, grace=0.3, limit=5.0)
 
 
 if __name__ == "__main__":

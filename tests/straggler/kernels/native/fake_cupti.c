@@ -28,6 +28,7 @@
 
 typedef void (*request_t)(uint8_t **, size_t *, size_t *);
 typedef void (*complete_t)(void *, uint32_t, uint8_t *, size_t, size_t);
+typedef uint64_t (*clock_source_t)(void);
 typedef void (*callback_t)(void *, uint32_t, uint32_t, const void *);
 
 struct record {
@@ -51,6 +52,7 @@ struct buffer {
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static request_t request;
 static complete_t complete;
+static clock_source_t clock_source;
 static callback_t subscriber;
 static void *subscriber_data;
 static int enabled, attached, domains, other_subscriber, driver_works;
@@ -146,6 +148,13 @@ API int cuptiActivityRegisterCallbacks(request_t on_request, complete_t on_compl
     return leave(OK);
 }
 
+API int cuptiActivityRegisterTimestampCallback(clock_source_t source) {
+    const int error = enter(CLOCK);
+    if (error) return leave(error);
+    clock_source = source;
+    return leave(OK);
+}
+
 API int cuptiActivityEnable(uint32_t kind) {
     const int error = enter(ENABLE);
     if (error) return leave(error);
@@ -192,6 +201,7 @@ API int cuptiFinalize(void) {
     waiting = enabled = attached = domains = 0;
     request = NULL;
     complete = NULL;
+    clock_source = NULL;
     subscriber = NULL;
     return leave(OK);
 }
@@ -232,6 +242,10 @@ API int cuptiEnableDomain(uint32_t enable, void *handle, uint32_t domain) {
 
 /* ---- what tests do ---- */
 
+/* The other tool's: cycles of the processor, of which it takes CUPTI's times to be. */
+#define OTHER_CYCLES 2
+static uint64_t other_clock(void) { return OTHER_CYCLES * now; }
+
 static struct record *room(void) {
     if (current.bytes && current.used + record_size > current.size) {
         const struct buffer one = current;
@@ -258,8 +272,9 @@ static int launch(const struct fake_kernel *kernel) {
     }
     memset((uint8_t *)record + sizeof *record, 0xAB, record_size - sizeof *record);
     record->kind = KERNEL_KIND;
-    record->start = kernel->start;
-    record->end = kernel->end;
+    const uint64_t unit = clock_source == other_clock ? OTHER_CYCLES : 1;
+    record->start = kernel->start * unit;
+    record->end = kernel->end * unit;
     memcpy(record->grid, kernel->grid, sizeof record->grid);
     memcpy(record->block, kernel->block, sizeof record->block);
     record->name = kernel->name;
@@ -345,6 +360,7 @@ API void fake_other_tool(void) {
     pthread_mutex_lock(&lock);
     request = other_request;
     complete = other_complete;
+    clock_source = other_clock;
     enabled = attached = 1;
     leave(OK);
 }

@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-enum fake_call { REGISTER, ENABLE, DISABLE, FLUSH, NEXT, DROPPED, FINALIZE, SUBSCRIBE, UNSUBSCRIBE, DOMAIN_ON, CALLS };
+enum fake_call { REGISTER, ENABLE, DISABLE, FLUSH, NEXT, DROPPED, FINALIZE, SUBSCRIBE, UNSUBSCRIBE, DOMAIN_ON, CLOCK, CALLS };
 
 struct fake_kernel {
     const char *name;
@@ -22,7 +22,7 @@ long fake_launch_many(const char *const *names, int number, long count, uint64_t
 void fake_finish(void);
 /* Any call of CUDA: subscribers hear its begin and its end. */
 void fake_cuda_call(void);
-/* Another tool registers callbacks of its own; its buffer is left with CUPTI. */
+/* Another tool registers callbacks and a clock of its own; its buffer is left with CUPTI. */
 void fake_other_tool(void);
 /* Another tool holds the only subscription, or no longer. */
 void fake_other_subscriber(int there);

@@ -11,6 +11,7 @@
 // - The recorder is never destroyed: CUPTI's threads may call until the process is gone.
 // Functions that Python calls are called by one thread at a time.
 #include <dlfcn.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -176,6 +177,7 @@ class Recorder {
         need("cuptiGetResultString", cupti_.GetResultString);
         need("cuptiGetTimestamp", cupti_.GetTimestamp);
         need("cuptiActivityRegisterCallbacks", cupti_.ActivityRegisterCallbacks);
+        need("cuptiActivityRegisterTimestampCallback", cupti_.ActivityRegisterTimestampCallback);
         need("cuptiActivityEnable", cupti_.ActivityEnable);
         need("cuptiActivityDisable", cupti_.ActivityDisable);
         need("cuptiActivityFlushAll", cupti_.ActivityFlushAll);
@@ -197,10 +199,13 @@ class Recorder {
         return ready(reason) && worked(cupti_.GetVersion(&version), "cuptiGetVersion", reason);
     }
 
-    // Registers the callbacks, whichever tool had them, and records from now on.
+    // Registers the callbacks and the clock, whichever tool had them, and records from now on. torch.profiler has CUPTI
+    // count the processor's cycles in place of nanoseconds, and sets that anew each time it starts.
     bool attach(std::string &reason) {
         return ready(reason) && stays(reason) &&
                worked(cupti_.ActivityRegisterCallbacks(on_request, on_complete), "cuptiActivityRegisterCallbacks",
+                      reason) &&
+               worked(cupti_.ActivityRegisterTimestampCallback(nanoseconds), "cuptiActivityRegisterTimestampCallback",
                       reason) &&
                resume(reason);
     }
@@ -330,6 +335,13 @@ class Recorder {
         recorder.buffers_.cupti_left();
         recorder.times_left_.fetch_add(1, COUNTS);
         recorder.leaving_.store(STAYS);
+    }
+
+    // The clock that CUPTI has by default.
+    static std::uint64_t nanoseconds() {
+        timespec now{};
+        clock_gettime(CLOCK_REALTIME, &now);
+        return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
     }
 
     static void on_request(std::uint8_t **buffer, std::size_t *size, std::size_t *most_records) {

@@ -46,6 +46,7 @@ using Result = std::int32_t;  // 0 is success
 using Request = void (*)(std::uint8_t **buffer, std::size_t *size, std::size_t *most_records);
 using Complete = void (*)(void *context, std::uint32_t stream, std::uint8_t *buffer, std::size_t size,
                           std::size_t filled);
+using Clock = std::uint64_t (*)();
 using ApiCallback = void (*)(void *user, std::uint32_t domain, std::uint32_t id, const void *data);
 
 struct Functions {
@@ -53,6 +54,7 @@ struct Functions {
     Result (*GetResultString)(Result, const char **);
     Result (*GetTimestamp)(std::uint64_t *);  // nanoseconds, of the clock of records
     Result (*ActivityRegisterCallbacks)(Request, Complete);
+    Result (*ActivityRegisterTimestampCallback)(Clock);  // CUPTI of CUDA 11.6 and newer
     Result (*ActivityEnable)(std::uint32_t kind);
     Result (*ActivityDisable)(std::uint32_t kind);
     Result (*ActivityFlushAll)(std::uint32_t flag);

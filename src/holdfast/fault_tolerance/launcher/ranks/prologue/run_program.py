@@ -11,12 +11,10 @@ import sys
 
 
 def main() -> None:
-    launcher = os.environ.get("HOLDFAST_LAUNCHER_PID", "")
-    if launcher and os.getppid() == int(launcher):
-        # The signal is kept over exec, unless the program is set-uid.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(launcher):
-            os._exit(1)
+    # The signal is kept over exec, unless the program is set-uid.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.environ.get("HOLDFAST_LAUNCHER_PID") != str(os.getppid()):
+        os._exit(1)  # the launcher, which starts this directly, died before the line above
     try:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:

@@ -62,10 +62,12 @@ def _keep_exception(save, end) -> None:  # type: ignore[no-untyped-def]
     owner = os.getpid()
 
     def keep(kind, value, trace, has_ended=True):  # type: ignore[no-untyped-def]
-        try:  # noqa: SIM105 - contextlib would be one import more in every rank
-            _write(target, kind, value, trace, has_ended)
-        except Exception:
-            pass  # the record is a courtesy; the exception itself must be shown whatever happens
+        for _ in range(2):  # again if a signal's handler raises meanwhile, as the data loader's does once
+            try:
+                _write(target, kind, value, trace, has_ended)
+                break
+            except Exception:
+                pass  # the record is a courtesy; the exception itself must be shown whatever happens
         if save is not None:
             save("exception")
 
