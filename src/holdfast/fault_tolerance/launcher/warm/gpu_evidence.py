@@ -2,7 +2,7 @@
 
 PASSED = (
     "NVIDIA H100 80GB HBM3, driver 580.159.04, torch 2.11.0+cu130 (CUDA 13.0), Python 3.12.3, "
-    "2026-11-26, commit 56291d5"
+    "2026-11-27, commit b1a9a584"
 )
 """GPU, driver, versions and date; empty if the checks have not passed, or if the code has changed since."""
 
