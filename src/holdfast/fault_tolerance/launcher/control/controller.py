@@ -82,13 +82,22 @@ def step(node: Node, event: Event, now: float) -> list[Action]:
             node.phase = Leave(Outcome.LAUNCHER_FAILED.code, f"the launcher itself failed: {why}", "failed")
     if isinstance(node.phase, Leave) and node.phase.has_ended:
         return []
-    if isinstance(event, m.Signal) and event.is_stop and isinstance(node.phase, Gather | Confirm | Done):
-        node.phase = stopping.leave_by_signal(node, event.number, others_need_record=node.settings.is_host)
-        actions += stopping.received(event)
+    if isinstance(event, m.Signal) and event.is_stop:
+        actions += _stop(node, event)
     actions += _follow(node) or _without_host(node)
     if node.phase is node.entered:
         actions += PHASES[type(node.phase)][1](node, node.phase, event, now)
     return [*actions, *_enter(node)]
+
+
+def _stop(node: Node, event: m.Signal) -> list[Action]:
+    """A stop signal. Where ranks start, or have to end already, or the node leaves, the phase has its own answer."""
+    if isinstance(node.phase, Run | Settle):
+        node.phase = Preempt(event.number, event.by)
+    elif isinstance(node.phase, Gather | Confirm | Done):
+        node.phase = stopping.leave_by_signal(node, event.number, others_need_record=node.settings.is_host)
+        return stopping.received(event)
+    return []
 
 
 def _beat(node: Node) -> list[Action]:

@@ -116,8 +116,6 @@ def on_run(node: Node, phase: Run, event: Event, now: float) -> list[Action]:
             return [*record_description(node, event, now), *watch_exits(node, now)]
         case m.Requested():
             return on_request(node, event, now)
-        case m.Signal() if event.is_stop:
-            node.phase = Preempt(event.number, event.by)
         case m.Signal(number):
             phase.passed_on.add(number)
             return [m.SignalRanks(number)]
@@ -312,10 +310,8 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
             record_report(node, event, now)
         case m.Requested():
             return on_request(node, event, now)
-        case m.Signal(number) if event.is_stop or any(
-            rank.exit_code == 128 + number for rank in failed_ranks(node)
-        ):
-            node.phase = Preempt(number, event.by)
+        case m.Signal(number) if any(rank.exit_code == 128 + number for rank in failed_ranks(node)):
+            node.phase = Preempt(number, event.by)  # SIGUSR1, of which the ranks die
             return []
     failed = failed_ranks(node)
     if now < phase.for_signal or (now < phase.for_cause and _lacks_cause(node, failed)):
