@@ -87,13 +87,13 @@ def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, t
     inside = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *launcher]
     # Cold: a warm start's zygote shares the modules' memory, and is what the kernel kills first.
     job = spawn(inside, env={"OMP_NUM_THREADS": "1", "PET_FT_WARM_START": "off"})
-    pid = tmp_path / "pid-1"
-    job.wait_for(lambda: iteration.exists() and pid.exists() and pid.read_text(), 120)
+    file = tmp_path / "pid-1"  # written anew in each step
+    pid = job.wait_for(lambda: iteration.exists() and file.exists() and file.read_text(), 120)
     limit = (
         anonymous(group) + BYTES * 3 // 4
     )  # with room for the modules' files: else each start waits for the disk
     set_limit(group, limit)
-    os.kill(int(pid.read_text()), signal.SIGKILL)
+    os.kill(int(str(pid)), signal.SIGKILL)
     assert job.wait(120) == 93, job.output()
     assert "no progress in 2 failed cycles in a row" in job.err()
     reports = [path.read_text() for path in sorted(run.glob("incidents/*/report.txt"))]
