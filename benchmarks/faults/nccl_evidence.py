@@ -1,6 +1,6 @@
 """Evidence of incidents of NCCL jobs, written by hand from the documented schema, and the truth about each.
 
-The author had read the schema and the kinds of verdicts, but no rule; the truth is older than any verdict.
+The author had read documentation, but no code of the rules; the truth is older than any verdict.
 `python -m benchmarks.faults.nccl_evidence [SCORE.json]` prints the verdicts.
 It exits 0 if no verdict with high confidence has a wrong rank or a wrong kind.
 """
@@ -92,11 +92,12 @@ class Job:
 
     def sits(self, rank: int, process: Fields, *lines: str, loop: tuple[str, ...] = LOOP) -> None:
         """The main thread of a rank does this."""
-        pid, fields = 50000 + rank, ("state", "wait_channel", "cpu", "switches")
-        threads = [{"tid": pid + 500 * i, "name": name} | {key: source[key] for key in fields}
-                   for i, (name, source) in enumerate((("python", process), ("pt_nccl_watchdg", LOCKED)))]
+        # In state D or T, only other threads of the process move.
+        pid, still = 50000 + rank, {"cpu": 0.0, "switches": 0} if process["state"] in "DT" else {}
+        moves = {key: process[key] for key in ("state", "wait_channel", "cpu", "switches")}
+        python = {"tid": pid, "name": "python", **moves, **still}
         stacks = [thread("MainThread", (*lines, *loop), pid)]
-        self.ranks[rank].update(process={**process, "threads": threads}, stacks=stacks)
+        self.ranks[rank].update(process={**process, "threads": [python]}, stacks=stacks)
 
     def unanswered(self, rank: int, reason: str) -> None:
         missing = {"stacks": [], "no_stacks": reason, "stacks_from": ""}
@@ -118,13 +119,13 @@ class Job:
             "absent": [], "frames": [frame(line) for line in (*lines, *LOOP)]})
 
     def entry(self, rank: int, group: range, sequence: int, state: str, operation: str = "all_reduce", *,
-              sizes: str = "[[4096, 8192]]", ago: float = 0.0, peer: int | None = None, p2p: bool = False,
-              ) -> None:
-        """One entry of a rank's flight recorder."""
+              sizes: str = "[[4194304]]", ago: float = 0, peer: int | None = None, p2p: bool = False) -> None:
+        """One entry of a rank's flight recorder, enqueued after those before it."""
+        ago = (ago or self.ago) - 0.001 * len(self.ranks[rank]["collectives"])
         self.ranks[rank]["collectives"].append({
             "sequence": sequence, "operation": operation, "group": self.names[group], "sizes": sizes,
-            "dtype": "BFloat16", "state": state, "ago": ago or self.ago, "p2p": p2p or peer is not None,
-            "peer": peer, "members": [[group.start, group.stop, group.step]], "backend": "nccl"})
+            "dtype": "BFloat16", "state": state, "ago": ago, "p2p": p2p or peer is not None, "peer": peer,
+            "members": [[group.start, group.stop, group.step]], "backend": "nccl"})
 
     def enter(self, group: range, sequence: int, missing: Collection[int] = (), *, ahead: int = 0,
               queued: Collection[int] = (), **fields: Any) -> None:
@@ -164,7 +165,7 @@ class Job:
             "run_id": "20261126-235720-77ad93", "node_rank": i, "nodes": self.world // 8, "at": at,
             "world_size": self.world, "cycle_start": at - 7201.0, "mono": 91000.0 + 311 * i, "took": 0.09,
             "accused": self.accused if acts else None, "lost_nodes": self.lost_nodes, "reason": "",
-            "notes": [], "ranks": self.ranks[8 * i : 8 * i + 8], "faults": [f for n, f in self.faults if n == i],
+            "notes": [], "faults": [f for n, f in self.faults if n == i], "ranks": self.ranks[8 * i :][:8],
         }
 
 class Incident(NamedTuple):
@@ -251,7 +252,7 @@ def pipeline_stage_never_sends(job: Job) -> None:
         (0, 1604, "send", 2, "started"), (0, 1605, "recv", 2, "scheduled"), (2, 3205, "recv", 0, "completed"),
         (4, 3206, "send", 2, "started"), (4, 3207, "recv", 2, "scheduled"), (6, 1604, "send", 4, "started"),
         (6, 1605, "recv", 4, "scheduled"), (1, 1616, "recv", 3, "completed"),
-        *((rank, number, "send", rank - 2, "completed") for rank, number in ((3, 3232), (5, 3232), (7, 1616))),
+        *((rank, n, "send", rank - 2, "completed") for rank, n in ((3, 3232), (5, 3232), (7, 1616))),
     ):
         job.entry(rank, job.pp[rank % 2], number, state, operation, peer=peer)
     job.reduce(job.pp[0])
@@ -418,14 +419,14 @@ def healthy(job: Job) -> None:
 @incident({None}, "network", nodes=2, tp=8, pp=2, at=SYNCHRONIZE)
 def link_between_nodes(job: Job) -> None:
     """The send from rank 3 to rank 11, on the other node, has begun at both ends and does not end."""
-    job.enter(job.tp[0], 5001, job.tp[0])
-    job.enter(job.tp[1], 5002, queued={11})
     for first, second in job.pp:
         state = "started" if first == 3 else "completed"
         job.entry(first, job.pp[first], 301, state, "send", peer=second)
         job.entry(second, job.pp[first], 301, state, "recv", peer=first)
         state = "scheduled" if first == 3 else "started"
         job.entry(first, job.pp[first], 302, state, "recv", peer=second)
+    job.enter(job.tp[0], 5001, job.tp[0])
+    job.enter(job.tp[1], 5002, queued={11})
 
 def main(arguments: list[str]) -> int:
     rows: list[Fields] = []
@@ -433,12 +434,11 @@ def main(arguments: list[str]) -> int:
         verdict = judge(job.fragments()).verdict
         fields = ("rank", "node", "pair", "kind", "confidence", "sentence")
         said = {field: getattr(verdict, field) for field in fields}
-        ranks = [rank for rank in (None, *job.everyone) if rank in culprits]
-        truth = {"ranks": ranks, "kinds": kinds, "why": why}
+        truth = {"ranks": sorted(culprits, key=str), "kinds": kinds, "why": why}
         marks = {"right_rank": verdict.rank in culprits, "right_kind": verdict.kind in kinds}
         marks["wrong_with_high_confidence"] = verdict.confidence == "high" and not all(marks.values())
         rows.append({"name": name, "truth": truth, "said": said, **marks})
-        print(name, marks, truth, said, "", sep="\n  ")
+        print(f"{name}: {marks}\n  truth: {json.dumps(truth)}\n  said:  {json.dumps(said)}")
     if arguments:
         Path(arguments[0]).write_text(json.dumps(rows, indent=1) + "\n")
     counts = {key: sum(row[key] for row in rows) for key in marks}
