@@ -58,6 +58,10 @@ PAIRS: dict[str, Entries] = {
         0: [of_all("started")],
         3: [of_all("started")],
     },
+    "a receive behind the send": {
+        **neighbours(),
+        1: [transfer("send", 2), replace(transfer("recv", 2, "scheduled"), sequence=8)],
+    },
     "a collective of two": {0: [of_all()], 1: [of_two()], 2: [of_two()], 3: [of_all()]},
 }
 NO_PAIRS: dict[str, Entries] = {

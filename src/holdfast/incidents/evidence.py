@@ -234,7 +234,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One entry of torch's flight recorder: of each process group the oldest that is not completed, and the newest."""
+    """One entry of torch's flight recorder.
+
+    At least, of each process group, the oldest that is not completed, the newest, and the newest that is completed.
+    """
 
     sequence: int
     operation: str
@@ -248,9 +251,9 @@ class Collective:
     ago: float = 0.0
     """Since it was entered."""
     members: tuple[int, ...] = ()
-    """Global ranks of the group where known."""
+    """Global ranks of the group where known; in a file also as runs of `[first, count, step]`."""
     p2p: bool = False
-    """A send or a receive. Its numbers count per pair of ranks."""
+    """A send or a receive. Its numbers are this rank's own: those of its peer differ."""
     peer: int | None = None
     """The other rank of a send or receive, as a global rank; None: not known."""
     backend: str = ""

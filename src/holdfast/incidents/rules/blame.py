@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from ..evidence import Target
+from ..evidence import Collective, Target
 from ..verdict import HIGH, LOW, MEDIUM, Confidence, Kind, Strength, Verdict, Via
 from . import recorder
 from .differences import difference
 from .ended_ranks import early_exit, first_failure, nodes_lost, only_followers
-from .graph import JobView, RankView, waits_in
+from .graph import JobView, RankView, transfers, waits_in
 from .sentence import against, against_nobody, ranks, seconds, wait
 from .signatures import is_computing, moves
 
@@ -291,8 +291,15 @@ def _undetermined(job: JobView) -> Verdict:
     if any(view.activity.kind == Kind.RENDEZVOUS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
         return against_nobody(Kind.STARTUP, text, LOW, job.waiters)
-    entries = waits_in(first)
+    awaited = job.sinks(Strength.STRONG)
+    last = [view for view in job.waiting if view.rank in awaited]
+    entries = [entry for view in last or [first] for entry in waits_in(view)[:1]]
     where = recorder.described(entries[0]) if entries else where
+    if len(entries) > 1 and len({(recorder.group_of(each), each.sequence) for each in entries}) == 1:
+        others = [view.rank for view in job.waiting if view.rank not in awaited]
+        text = f"{wait(awaited)} in {where} and none of them differs, and {wait(others)} for these"
+        text += ": their GPUs or the network may be the cause"
+        return against_nobody(Kind.UNKNOWN, text, LOW, job.waiters)
     other = next((view for view in job.waiting if view.activity.operation != first.activity.operation), None)
     if other is not None:
         text = f"rank {first.rank} {first.activity.text}, and rank {other.rank} {other.activity.text}"
@@ -377,10 +384,19 @@ def _is_one_moment(job: JobView, view: RankView) -> bool:
 # -- parts of sentences ----------------------------------------------------------------------------------------
 
 
-def _waiting_for(job: JobView, culprit: RankView) -> list[RankView]:
-    """The ranks that wait, first those that an edge shows to wait for the culprit: others may be in other groups."""
-    direct = {rank for edge in job.edges if culprit.rank in edge.awaited for rank in edge.waiters}
-    return sorted(job.waiting, key=lambda view: view.rank not in direct)
+def _missed(job: JobView, culprit: RankView) -> tuple[RankView, Collective | None]:
+    """A rank that waits for the culprit, and in what: the longest wait, as later ones may only follow from it."""
+    edges = [edge for edge in job.direct if culprit.rank in edge.awaited]
+    waiters = {rank for edge in edges or job.edges if culprit.rank in edge.awaited for rank in edge.waiters}
+    waiting = sorted(job.waiting, key=lambda view: view.rank not in waiters)
+    found = [
+        (view, entry)
+        for view in waiting
+        if view.rank in waiters
+        for entry in (*transfers(view), *waits_in(view))
+        if (entry.peer == culprit.rank if entry.p2p else not entry.members or culprit.rank in entry.members)
+    ]
+    return max(found, key=lambda each: each[1].ago, default=(waiting[0], None))
 
 
 def _how_far(job: JobView, culprit: RankView) -> str:
@@ -390,8 +406,13 @@ def _how_far(job: JobView, culprit: RankView) -> str:
             if job.done and not job.failed
             else "did not come to the collective"
         )
-    first = _waiting_for(job, culprit)[0]
+    first, entry = _missed(job, culprit)
     operation = first.activity.operation or "collective"
+    if entry is not None and recorder.records_completion([entry]):
+        operation = recorder.operation(entry)
+    if entry is not None and entry.p2p:
+        operation = "receive" if recorder.is_send(entry) else "send"
+        operation += f" {'from' if recorder.is_send(entry) else 'to'} rank {first.rank}"
     if first.activity.kind == Kind.RENDEZVOUS:
         return f"has not come to {operation}"
     is_step = first.step is not None and first.activity.kind == Kind.IN_COLLECTIVE
@@ -401,9 +422,9 @@ def _how_far(job: JobView, culprit: RankView) -> str:
 def _meanwhile(job: JobView, culprit: RankView) -> str:
     if not job.waiters:
         return ""
-    entries = (entry for view in _waiting_for(job, culprit) for entry in waits_in(view))
-    entry = next((entry for entry in entries if not entry.members or culprit.rank in entry.members), None)
-    return f", while {wait(job.waiters)}{f' (sequence {entry.sequence})' if entry else ''}"
+    entry = _missed(job, culprit)[1] if job.waiting else None
+    number = f" (sequence {entry.sequence})" if entry and not entry.p2p else ""
+    return f", while {wait(job.waiters)}{number}"
 
 
 def _silence(view: RankView) -> str:
