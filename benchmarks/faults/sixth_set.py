@@ -182,8 +182,8 @@ def _(point: InjectionPoint) -> None:
 @also("user_code", "it polls in its own code, and has to call wait()")
 def _(point: InjectionPoint) -> None:
     """A rank polls until the number of its child is free, which it is after a wait() only."""
-    pid = subprocess.Popen(["true"]).pid
-    while os.path.exists(f"/proc/{pid}"):
+    child = subprocess.Popen(["true"])
+    while os.path.exists(f"/proc/{child.pid}"):
         time.sleep(0.05)
 
 
