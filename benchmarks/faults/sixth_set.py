@@ -231,7 +231,7 @@ def _(point: InjectionPoint, path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# The rank raises, whoever once had the other end.
+# The rank raises; its helper has ended well, as was planned.
 @_eight("tensor_of_the_dead", "exception", ("forward",), hangs=False)
 def _(point: InjectionPoint) -> None:
     """A rank gets a tensor from a helper that has ended, and its memory is gone with it."""
