@@ -64,7 +64,10 @@ PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "join
 - loop: it is not called; the program's loop asks by itself.
 """
 
-_FILES = ("ends", "hangs", "locks", "waits", "groups", "healthy", "third_set", "fourth_set", "fifth_set")
+_FILES = (
+    *("ends", "hangs", "locks", "waits", "groups", "healthy"),
+    *("third_set", "fourth_set", "fifth_set", "sixth_set"),
+)
 
 _ORDER = (
     *("kill_9", "segfault", "abort", "exit_3", "os_exit_0", "sys_exit_0", "exception", "exception_in_hook"),

@@ -46,6 +46,7 @@ SECTIONS = {
     5: {"prep": 20.0, "fit": 4.0, "eval": 4.0, "persist": 5.0},
     6: {},
     7: {"rig": 20.0, "leg": 4.0, "lookout": 4.0, "harbour": 5.0},
+    8: {"dress": 20.0, "scene": 4.0, "review": 4.0, "cellar": 5.0},
 }
 """Limits of each program, seconds: short for the corpus, and long enough for several jobs at a time."""
 RESTARTS = 2
