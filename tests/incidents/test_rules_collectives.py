@@ -82,6 +82,10 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
         (2, "mismatched_collective", MEDIUM),
     ),
     "two at two places": (case(rank(0), rank(1, "barrier")), (None, "mismatched_collective", LOW)),
+    "all make groups": (
+        case(rank(0, "new_group"), rank(1, "new_group")),
+        (None, "mismatched_collective", LOW, "in new_group: one may make other groups, or in another order"),
+    ),
     "a circle": (circle(), (2, "mismatched_collective")),
     "a rank waits for its GPU": (
         case(rank(0, collectives=(OF_THE_STEP, entry(5))), in_synchronize(1, OF_THE_STEP)),

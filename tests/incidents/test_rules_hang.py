@@ -127,6 +127,7 @@ def importing(function: str) -> E.Case:
 
 
 KILLED = E.Exit(-9, ago=0.1, asked=True)
+DEAD = (E.Child(71, "python", "Z"),)
 WORKERS = (E.Child(88, "python", "S"), E.Child(89, "python", "T"))
 LEFT = (E.KernelThread(4001, "python", "Z"), E.KernelThread(4002, "python", "S"))
 SHARED_PIPE = E.SystemCall("read", E.Target.CHILD_PIPE, "pipe:[77]", pid=71)
@@ -137,6 +138,14 @@ QUIET = board(silent=2.0)
 HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
     "blocked in the kernel": (reading(system_call=NFS), (1, "uninterruptible", HIGH, "/nfs/part-7")),
     "one sample in state D": (reading(sampled_over=0.0), (1, "uninterruptible", MEDIUM)),
+    "starts a process, which is in the kernel": (
+        reading(system_call=E.SystemCall("clone3")),
+        (1, "child", HIGH, "waits in the kernel for a process that it is just starting (clone3)"),
+    ),
+    "its child is dead": (
+        case(rank(0), rank(1, "pipe", process=process("pipe", system_call=SHARED_PIPE, children=DEAD))),
+        (1, "child", HIGH, "its child process 71 is dead"),
+    ),
     "a stopped worker of the loader": (
         case(rank(0), rank(1, "loader", process=process("loader", children=WORKERS))),
         (1, "data_loading", HIGH),

@@ -83,7 +83,8 @@ class IncidentView:
         if verdict.rank is not None or verdict.pair:
             return []
         kind = Kind.FAILED if verdict.kind == Kind.EXCEPTION else verdict.kind
-        return [rank for rank, activity in sorted(self.activities.items()) if activity.kind == kind]
+        alike = [rank for rank, activity in sorted(self.activities.items()) if activity.kind == kind]
+        return [rank for rank in alike if rank not in verdict.followers]
 
     @property
     def title(self) -> str:

@@ -33,6 +33,14 @@ from .signatures import is_computing, moves
 LONG, TIMES = 10.0, 5.0
 """Seconds of silence that count without a limit, and as many times a rank's longest interval."""
 RECENT = 10.0  # a collective this many times more recent than the last sign of life shows progress
+MAKE_GROUPS = (
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "split_group",
+    "init_device_mesh",
+)
+"""Functions of torch in which ranks meet that have met before."""
 _UNSPECIFIC = (Kind.UNKNOWN, Kind.USER_CODE, Kind.STARTUP)
 """Activities of a healthy rank too; any other is rather the reason."""
 _NOTHING = "nothing stands out"
@@ -288,6 +296,9 @@ def _undetermined(job: JobView) -> Verdict:
         nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
         text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
         return against_nobody(Kind.ELSEWHERE, text, MEDIUM if job.is_suspected else LOW, job.waiters)
+    if where in MAKE_GROUPS:
+        text = f"{wait(job.waiters)} in {where}: one may make other groups, or in another order"
+        return against_nobody(Kind.MISMATCHED_COLLECTIVE, text, LOW, job.waiters)
     if any(view.activity.kind == Kind.RENDEZVOUS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
         return against_nobody(Kind.STARTUP, text, LOW, job.waiters)

@@ -51,11 +51,16 @@ def busy_worker(process: Process | None) -> Child | None:
     return known[0] if known else None
 
 
+def child_states(process: Process | None, what: str) -> str:
+    """`; its worker 4711 is stopped`, of the first child that cannot run."""
+    stuck = (child for child in (process.children if process else ()) if child.state[:1] in _STATES)
+    return next((f"; its {what} {child.pid} is {_STATES[child.state[:1]]}" for child in stuck), "")
+
+
 def worker_states(process: Process | None) -> str:
-    """`, its worker 4711 is stopped`, of the first child that cannot run, or the place of a busy one."""
-    for child in process.children if process else ():
-        if child.state[:1] in _STATES:
-            return f"; its worker {child.pid} is {_STATES[child.state[:1]]}"
+    """Of the first child that cannot run, or the place of a busy one."""
+    if found := child_states(process, "worker"):
+        return found
     busy = busy_worker(process)
     return f"; its worker {busy.pid} is in {called(busy.frames[0])}" if busy else ""
 

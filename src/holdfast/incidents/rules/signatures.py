@@ -28,7 +28,7 @@ from ..evidence import (
 from ..verdict import Activity, Kind, Strength
 from . import recorder
 from .places import Place, function_of, is_own, place_of
-from .sentence import called, rate, short, worker_states
+from .sentence import called, child_states, rate, short, worker_states
 
 WEAK, STRONG, PROOF = Strength.WEAK, Strength.STRONG, Strength.PROOF
 BUSY = 0.5  # share of the time between two samples that counts as computing
@@ -48,7 +48,7 @@ _CALLS = {
     Wait.SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
     Wait.FUTEX: "futex futex_waitv semop semtimedop",
     Wait.FILE_LOCK: "flock fcntl",
-    Wait.CHILD: "wait4 waitid",
+    Wait.CHILD: "wait4 waitid vfork clone clone3",
     Wait.CONNECTION: "connect accept accept4 recvfrom recvmsg recvmmsg sendto sendmsg",
     Wait.POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2",
     Wait.READ: "read pread64 readv preadv open openat openat2 stat lstat newfstatat statx access faccessat getdents64 "
@@ -136,6 +136,11 @@ def _of_process(rank: RankEvidence) -> Activity | None:
     was_sampled_twice = process.sampled_over > 0
     if state != "D" or (was_sampled_twice and _main_thread_ran(process)):
         return None
+    if _waits_in(process) is Wait.CHILD:
+        text = f"waits in the kernel for a process that it is just starting ({process.system_call})"
+        return Activity(
+            number, Kind.CHILD, text, STRONG if was_sampled_twice else WEAK, _own_call(main_stack(rank) or ())
+        )
     at = str(process.system_call) or process.wait_channel
     where = f" in {at}" if at else f", with {process.network_files[0]} open" if process.network_files else ""
     text = f"is blocked in the kernel (state D){where}"
@@ -296,7 +301,8 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place],
         if place in before_own:
             if kind == Kind.CHILD and rank.process and rank.process.system_call.peer:
                 kind, text = Kind.NETWORK, "waits for another service"
-            return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}", STRONG, own))
+            state = child_states(rank.process, "child process") if kind == Kind.CHILD else ""
+            return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}{state}", STRONG, own))
     if Place.EVENTS in before_own:
         peer = rank.process.system_call.peer if rank.process else ""
         kind, awaited = (Kind.NETWORK, f" for {peer}") if peer else (Kind.USER_CODE, "")
@@ -430,7 +436,8 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
         kind, text, strength = Kind.CHECKPOINT_IO, f"waits for the storage of its checkpoint{call}", STRONG
         if wait is Wait.UNKNOWN:
             text, strength = "is in its section 'checkpointing'", WEAK
-    return Activity(rank.rank, kind, f"{text}{where}", strength, at)
+    state = child_states(process, "child process") if wait is Wait.CHILD else ""
+    return Activity(rank.rank, kind, f"{text}{where}{state}", strength, at)
 
 
 def _waits_in(process: Process) -> Wait:
