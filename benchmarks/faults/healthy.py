@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import logging.handlers
 import os
@@ -44,15 +43,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A checkpoint takes 1.8 s."""
     time.sleep(1.8)
-
-
-@healthy("collections", "step", blames=NO_RANK)
-def _(point: InjectionPoint) -> None:
-    """The garbage collector runs over 400,000 objects."""
-    kept = [[number] for number in range(400_000)]
-    for _ in range(3):
-        gc.collect()
-    del kept
 
 
 @healthy("slow_data", "step", workers=1, at="data")
@@ -107,12 +97,6 @@ def _(point: InjectionPoint) -> None:
     time.sleep(3)
 
 
-@_second("slow_stages", "backward", "2+2", blames=NO_RANK)
-def _(point: InjectionPoint) -> None:
-    """Every stage takes 1.5 s for its backward pass."""
-    time.sleep(1.5)
-
-
 @_second("late_reader", "step", "4", at="data")
 def _(point: InjectionPoint, path: str) -> None:
     """The thread that reads the data takes 3 s."""
@@ -141,12 +125,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A thread that does not matter ends with an exception."""
     background(lambda: 1 // 0).join()
-
-
-@_second("compiles_at_start", "init", "2+2")
-def _(point: InjectionPoint) -> None:
-    """One rank waits 4 s for a compiler, and the others for it."""
-    subprocess.run(["sleep", "4"], check=True)
 
 
 @_second("gil_for_a_while", "backward", "3")

@@ -1,6 +1,6 @@
 """Where faults enter a program: its own process asks at each place whether it is the one, and notes the moment first.
 
-Outside of the scenario's phase, step, rank and first cycle every call does nothing. The arithmetic of both programs is
+Outside of the scenario's phase, step, rank and first cycle every call does nothing. The arithmetic of the programs is
 here too: whole numbers, so that the order of sums does not matter and the result is exact on any number of ranks.
 No torch is imported here.
 """
@@ -66,6 +66,8 @@ def background(target: Callable[..., Any], *arguments: Any) -> threading.Thread:
 class InjectionPoint:
     """The scenario, as this rank sees it."""
 
+    group_timeout = timedelta(minutes=10)
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._given: dict[str, Any] = json.loads(os.environ[VARIABLE])
@@ -84,15 +86,9 @@ class InjectionPoint:
 
     @cached_property
     def _fault(self) -> Any:
-        from benchmarks.faults.corpus import faults
+        from benchmarks.faults.corpus import fault_in
 
-        return faults()[self.kind]
-
-    @property
-    def group_timeout(self) -> timedelta:
-        """The process group's timeout."""
-        short = self.cycle == 0 and self.kind == "peers_time_out"
-        return timedelta(seconds=1.5) if short else timedelta(minutes=10)
+        return fault_in(self._given["file"], self.kind)
 
     def at(self, phase: str, step: int = 0) -> None:
         """A place in the program's own code."""
@@ -142,12 +138,6 @@ class InjectionPoint:
             timer.start()
         else:
             time.sleep(LATE)
-
-    def leaves_loop(self, step: int) -> bool:
-        """Whether its data ends before this step."""
-        if leaves := self.kind == "uneven_data" and self.mine and step == self._given["step"]:
-            self.note()
-        return leaves
 
     def finish(self) -> None:
         """The program's last line."""

@@ -9,16 +9,14 @@ import logging.handlers
 import multiprocessing
 import os
 import queue
-import signal
 import sqlite3
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.faults.corpus import OWN_CODE, STARTED, TRAINING, also, fault, second
-from benchmarks.faults.injection import InjectionPoint, ask, background
+from benchmarks.faults.injection import InjectionPoint, background
 
 # Of its own process
 
@@ -54,12 +52,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A rank waits for a queue that stays empty."""
     queue.Queue[int]().get()
-
-
-@fault("thread_barrier", "lock", TRAINING)
-def _(point: InjectionPoint) -> None:
-    """A thread waits at a barrier to which no other comes."""
-    threading.Barrier(2).wait()
 
 
 @fault("event", "lock", STARTED, waits=True)
@@ -107,35 +99,12 @@ def _(point: InjectionPoint) -> None:
     logger.warning("loss")
 
 
-@second("lock_of_reader", "lock", ("step", "backward"))
-@also("network", "the thread that has the lock waits for an answer of a service")
-def _(point: InjectionPoint) -> None:
-    """A data thread keeps a shared lock while a service does not answer it."""
-    guard = threading.Lock()
-
-    def refresh() -> None:
-        with guard:
-            ask(point.port)
-
-    background(refresh)
-    time.sleep(0.3)
-    with guard:
-        pass
-
-
 @second("future_never_done", "lock", ("forward", "team"))
 def _(point: InjectionPoint) -> None:
     """A rank waits in native code for a future that is never completed."""
     import torch
 
     torch.futures.Future[int]().wait()
-
-
-@second("pool_of_itself", "lock", ("forward",))
-def _(point: InjectionPoint) -> None:
-    """The task of a pool of one thread waits for another task of this pool."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: pool.submit(int).result()).result()
 
 
 @second("full_queue", "lock", ("step", "team"))
@@ -146,31 +115,6 @@ def _(point: InjectionPoint) -> None:
     writer.start()
     while True:
         metrics.put(1.0)
-
-
-@second("lost_wakeup", "lock", ("exchange",))
-def _(point: InjectionPoint) -> None:
-    """A condition is notified before the rank waits for it, and never again."""
-    condition = threading.Condition()
-    with condition:
-        condition.notify_all()
-    with condition:
-        condition.wait()
-
-
-@second("lock_in_handler", "lock", ("step", "backward"))
-def _(point: InjectionPoint) -> None:
-    """A signal's handler takes the lock that the code which it interrupted has."""
-    guard = threading.Lock()
-
-    def on_signal(number: int, frame: Any) -> None:
-        with guard:
-            logging.warning("flushed")
-
-    signal.signal(signal.SIGALRM, on_signal)
-    with guard:
-        signal.raise_signal(signal.SIGALRM)
-        time.sleep(0.1)
 
 
 @second("blocked_loop", "lock", ("forward", "checkpoint"))
@@ -204,40 +148,11 @@ def _(point: InjectionPoint) -> None:
     guard.acquire()
 
 
-@second("stale_lock_file", "lock", ("init",), waits=True, held_out=False)
-def _(point: InjectionPoint) -> None:
-    """A lock file of a process that is gone keeps a rank from building an extension."""
-    from torch.utils.file_baton import FileBaton
-
-    path = point.folder / "lock"
-    path.touch()
-    FileBaton(str(path)).wait()
-
-
 @second("database_lock", "lock", ("step", "checkpoint"))
 @also("user_code", "SQLite sleeps between its attempts, in the rank itself")
 def _(point: InjectionPoint) -> None:
     """Another process has locked the database into which a rank writes its metrics."""
     sqlite3.connect(point.folder / "metrics.db", timeout=3600).execute("insert into loss values (1)")
-
-
-@second(
-    "download_under_lock",
-    "network",
-    ("init",),
-    waits=True,
-    at="joint",
-    layouts=("4", "3", "2"),
-    held_out=False,
-)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank downloads under a file lock and gets no answer; the others wait for the lock."""
-    if not point.mine:
-        time.sleep(0.5)
-    with open(point.folder / "download.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if point.mine:
-            ask(point.port)
 
 
 @fault(

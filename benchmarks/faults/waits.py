@@ -9,17 +9,13 @@ import logging
 import logging.handlers
 import multiprocessing
 import os
-import queue
 import signal
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
-import urllib.error
-import urllib.request
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn
 
 from benchmarks.faults.corpus import (
@@ -36,8 +32,6 @@ from benchmarks.faults.corpus import (
 )
 from benchmarks.faults.injection import InjectionPoint, ask
 
-_AT_START = {"init": ("checkpoint_io", "startup")}
-
 
 def _fifo(path: str, rank: int) -> str:
     os.mkfifo(other := f"{path}.{rank}.copy")
@@ -51,15 +45,6 @@ def _fifo(path: str, rank: int) -> str:
 def _(point: InjectionPoint) -> None:
     """A rank waits for a program that does not end."""
     subprocess.run(["sleep", "3600"], check=True)
-
-
-@fault("wait_for_child", "child", OWN_CODE, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A rank waits for a child that it forked."""
-    if (pid := os.fork()) == 0:
-        time.sleep(3600)
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 @fault("output_of_child", "child", OWN_CODE, waits=True)
@@ -98,7 +83,7 @@ def _(point: InjectionPoint) -> None:
     libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, arguments, variables)
 
 
-@second("pool_of_processes", "child", ("init", "forward"), in_phase={"init": ("child", "startup")})
+@second("pool_of_processes", "child", ("init", "forward"), waits=True)
 @also("lock", "the means by which it waits for its child is a lock of its own process")
 def _(point: InjectionPoint) -> None:
     """A rank waits for the result of a process pool whose process sleeps."""
@@ -110,16 +95,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A process of a pool is killed, and the pool waits for its result forever."""
     multiprocessing.get_context("fork").Pool(1).map(os._exit, [137])
-
-
-@second("pipe_to_tracker", "child", ("step", "exchange"))
-@also("user_code", "the program's own write does not return")
-def _(point: InjectionPoint) -> None:
-    """A rank writes metrics to a child that does not read them."""
-    child = subprocess.Popen(["sleep", "3600"], stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    while True:
-        child.stdin.write(b"loss 1.0\n" * 1000)
 
 
 @second("unread_output", "child", ("step", "exchange"))
@@ -135,14 +110,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A service accepts the connection and does not answer."""
     ask(point.port)
-
-
-@fault("http", "network", OWN_CODE, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A web server does not answer."""
-    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-        f"http://127.0.0.1:{point.port}/weights"
-    )
 
 
 @fault("connect", "network", ("import", "init", "step", "checkpoint"), waits=True)
@@ -188,21 +155,6 @@ def _(point: InjectionPoint) -> None:
         answer.read(1 << 20)
 
 
-@second("busy_service", "network", ("step", "checkpoint"))
-@also("user_code", "most of the time the rank sleeps between two attempts, in its own loop")
-def _(point: InjectionPoint) -> None:
-    """A web server answers 503, and the rank tries again, each time after a longer pause."""
-    port = int((point.folder / "busy").read_text())  # served by `fixtures`
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    pause = 0.1
-    while True:
-        try:
-            opener.open(f"http://127.0.0.1:{port}/runs")
-        except urllib.error.HTTPError:
-            time.sleep(pause)
-            pause = min(60.0, 2 * pause)
-
-
 @second("log_collector", "network", ("team",))
 def _(point: InjectionPoint) -> None:
     """A rank logs over TCP to a collector that reads nothing."""
@@ -212,14 +164,6 @@ def _(point: InjectionPoint) -> None:
     logger.addHandler(logging.handlers.SysLogHandler(address, socktype=socket.SOCK_STREAM))
     while True:
         logger.warning("x" * 100_000)
-
-
-@second("tls_handshake", "network", ("init", "checkpoint"), waits=True)
-def _(point: InjectionPoint) -> None:
-    """A server accepts the connection and does not take part in the TLS handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    with socket.create_connection(("127.0.0.1", point.port)) as connection:
-        context.wrap_socket(connection, server_hostname="localhost")
 
 
 # Data
@@ -235,14 +179,6 @@ def _(point: InjectionPoint, path: str) -> None:
 def _(point: InjectionPoint, path: str) -> None:
     """A worker of the data loader does not come back from __getitem__."""
     time.sleep(3600)
-
-
-@fault("worker_lock", "data_loading", READS, at="data", workers=1)
-def _(point: InjectionPoint, path: str) -> None:
-    """A worker of the data loader waits for a lock that is taken."""
-    guard = threading.Lock()
-    with guard, guard:
-        pass
 
 
 @fault("dataset_file", "data_loading", READS, at="data")
@@ -269,17 +205,6 @@ def _(point: InjectionPoint, path: str) -> None:
 def _(point: InjectionPoint, path: str) -> None:
     """The server that the dataset reads from does not answer."""
     ask(point.port)
-
-
-@fault("prefetcher", "data_loading", READS, at="data")
-@also("lock", "it waits for its data, and the means is a queue of its own process")
-def _(point: InjectionPoint, path: str) -> None:
-    """The thread that reads ahead has died, and the rank waits for its queue."""
-    items: queue.Queue[str] = queue.Queue()
-    ahead = threading.Thread(target=lambda: None)
-    ahead.start()
-    ahead.join()
-    items.get()
 
 
 @second("reader_thread_died", "data_loading", ("step",), at="data")
@@ -309,22 +234,16 @@ def _(point: InjectionPoint, path: str) -> None:
 # Storage
 
 
-@fault(
-    "storage",
-    "checkpoint_io",
-    ("init", "checkpoint"),
-    in_phase=_AT_START,
-    at="storage",
-    variants=(("checkpoint", COUNTED),),
-)
+_storage = partial(fault, verdict="checkpoint_io", phases=("init", "checkpoint"), waits=True, at="storage")
+
+
+@_storage("storage", variants=(("checkpoint", COUNTED),))
 def _(point: InjectionPoint, path: str) -> str:
     """A checkpoint's file cannot be written or read."""
     return _fifo(path, point.rank)
 
 
-@fault(
-    "all_storage", "checkpoint_io", ("init", "checkpoint"), in_phase=_AT_START, at="storage", blames=NO_RANK
-)
+@_storage("all_storage", blames=NO_RANK)
 def _(point: InjectionPoint, path: str) -> str:
     """The checkpoints' storage is gone: every rank writes, none finishes."""
     return _fifo(path, point.rank)
@@ -334,21 +253,6 @@ def _(point: InjectionPoint, path: str) -> str:
 def _(point: InjectionPoint, path: str) -> str:
     """The storage takes the checkpoint's bytes one by one."""
     return str(point.folder / "slow")  # read by `fixtures`, five bytes a second
-
-
-@fault("saving_thread", "checkpoint_io", ("checkpoint",), at="storage")
-@also("lock", "the main thread waits for another thread, and that one for the storage")
-def _(point: InjectionPoint, path: str) -> str:
-    """A thread saves the checkpoint and is blocked by its storage; the rank waits for it."""
-
-    def put(other: str) -> None:
-        with open(other, "w") as file:
-            file.write("weights")
-
-    thread = threading.Thread(target=put, args=(_fifo(path, point.rank),), daemon=True)
-    thread.start()
-    thread.join()
-    return ""
 
 
 @fault("saving_child", "child", ("checkpoint",), at="storage")
