@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import resource
 import signal
@@ -98,15 +97,6 @@ def _(point: InjectionPoint) -> None:
     ctypes.string_at(0)
 
 
-@_second_ends("stack_overflow", "signal", ("forward", "backward"))
-def _(point: InjectionPoint) -> None:
-    """A callback of native code calls itself until the stack is full."""
-    no_core()
-    sys.setrecursionlimit(10**9)
-    callback = ctypes.CFUNCTYPE(None)(lambda: callback())
-    callback()
-
-
 @_second_ends("cpu_limit", "signal", ("forward", "team"))
 def _(point: InjectionPoint) -> None:
     """A rank reaches its limit of CPU time."""
@@ -115,23 +105,6 @@ def _(point: InjectionPoint) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     while True:
         pass
-
-
-@second("bad_free", "signal", ("checkpoint",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """Native code frees what it did not allocate, and libc aborts."""
-    no_core()
-    block = ctypes.create_string_buffer(256)
-    ctypes.CDLL(None).free(ctypes.c_void_p(ctypes.addressof(block) + 32 & ~15))
-
-
-@second("illegal_instruction", "signal", ("forward", "backward"), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A library was built for another processor, which knows more instructions."""
-    no_core()
-    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    code.write(b"\x0f\x0b" if os.uname().machine == "x86_64" else bytes(4))  # undefined on both
-    ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 
 
 @second("killed_by_pipe", "signal", ("exchange",), hangs=False)
@@ -162,13 +135,6 @@ def _(point: InjectionPoint) -> NoReturn:
 def _(point: InjectionPoint) -> NoReturn:
     """A rank leaves early, in good order, with exit code 0."""
     sys.exit(0)
-
-
-@_second_ends("thread_exits", "exit", ("backward", "exchange"))
-def _(point: InjectionPoint) -> None:
-    """A watchdog thread ends the process with exit code 17."""
-    background(os._exit, 17)
-    time.sleep(60)
 
 
 @held_out("forked_away", "early_exit", ("step", "collective"))

@@ -148,7 +148,7 @@ def _(point: InjectionPoint) -> None:
 
     def beat() -> None:
         while True:
-            point.ward.beat()
+            point.ward.send_heartbeat()
             time.sleep(0.2)
 
     background(beat)

@@ -341,12 +341,6 @@ def _(point: InjectionPoint) -> NoReturn:
 # Healthy
 
 
-@_well_3("slow_saver", "checkpoint", "2+2", at="storage")
-def _(point: InjectionPoint, path: str) -> None:
-    """The process that writes checkpoints takes 1.5 s."""
-    time.sleep(1.5)
-
-
 @_well_3("paused_worker", "step", "2", at="data")
 def _(point: InjectionPoint, path: str) -> None:
     """A worker of the data loader is stopped for 1 s, and continues."""
