@@ -148,7 +148,7 @@ def footprint(runs: int, peer: bool) -> list[Row]:
     """Memory (PSS) and CPU of everything that is not a rank. One run: it does not depend on the machine's speed."""
     four, _, _ = memory_and_cpu(HOLDFAST, 4, "holdfast")
     eight, _, busy = memory_and_cpu(HOLDFAST, 8, "holdfast", watched=WATCHED)
-    _, store, _ = memory_and_cpu(HOLDFAST, 4, program="meet.py")
+    _, store, _ = memory_and_cpu(HOLDFAST, 4, "meet")
     theirs, _, _ = memory_and_cpu(TORCHRUN, 4)
     return [
         Row("launcher and monitor at 4 ranks, PSS", "MiB", [four], [theirs], "torchrun", 60),
@@ -159,11 +159,11 @@ def footprint(runs: int, peer: bool) -> list[Row]:
 
 
 def memory_and_cpu(
-    launcher: list[str], ranks: int, *args: str, program: str = "beat.py", watched: float = 0.0
+    launcher: list[str], ranks: int, *args: str, watched: float = 0.0
 ) -> tuple[float, float, float]:
     """MiB of the launcher and its helpers, MiB of the host of the ranks' store, and the helpers' share of one CPU."""
     with jobs.Job(grace=60.0) as job:
-        process = job.start(command(launcher, ranks, program, *args), stdout=PIPE, stderr=DEVNULL)
+        process = job.start(command(launcher, ranks, "beat.py", *args), stdout=PIPE, stderr=DEVNULL)
         for _ in range(ranks):
             while (line := process.stdout.readline()).strip() != "ready":
                 if not line:
@@ -173,7 +173,7 @@ def memory_and_cpu(
         spared = {one.pid for some in reserve(process.pid) for one in some}
         parent, *children = (each for each in jobs.below(process.pid) if each.pid not in spared)
         hosts = [one for one in children if "store" in one.name() or "store_host" in " ".join(one.cmdline())]
-        helpers = [one for one in children if one not in hosts and program not in " ".join(one.cmdline())]
+        helpers = [one for one in children if one not in hosts and "beat.py" not in " ".join(one.cmdline())]
         memory, store = _pss([parent, *helpers]), _pss(hosts)
         before, began = _cpu(helpers), time.monotonic()
         time.sleep(watched)

@@ -14,7 +14,7 @@ whole corpus.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from types import MappingProxyType
@@ -53,7 +53,7 @@ the teams of the second program have two ranks."""
 FINISHED = ("--ft-finished-timeout=5",)
 """For what stays after its script has finished: without this option such a process is never ended."""
 
-PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "joint", "loop")
+PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "joint")
 """Where the action is called, with the `InjectionPoint` and:
 
 - code: nothing more; in the program's own code.
@@ -61,48 +61,51 @@ PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "join
 - hook: nothing more; in a hook of the backward pass.
 - collective, send, recv: the tensor, and the peer if any; in place of one rank's communication.
 - joint: the tensor and a group; in all ranks, before a collective.
-- loop: it is not called; the program's loop asks by itself.
 """
 
 _FILES = (
-    *("ends", "hangs", "locks", "waits", "groups", "healthy"),
+    *("ends", "hangs", "waits", "groups", "healthy"),
     *("third_set", "fourth_set", "fifth_set", "sixth_set"),
 )
 
-_ORDER = (
-    *("kill_9", "segfault", "abort", "exit_3", "os_exit_0", "sys_exit_0", "exception", "exception_in_hook"),
-    *("exception_in_worker", "gpu_out_of_memory", "memory_error", "out_of_memory_kill", "half_saved"),
-    *("sleep", "busy", "gil", "lock", "two_locks", "queue", "file_lock", "child", "socket", "http", "stop"),
-    *("uninterruptible", "deaf", "worker_killed", "worker_stopped", "worker_sleeps", "dataset_file"),
-    *("dataset_sleeps", "skipped", "one_more", "other_operation", "other_size", "left_out_of_group"),
-    *("wrong_port", "wrong_world_size", "thread_at_exit", "exit_handler", "storage", "slow_storage"),
-    *("all_slow", "node_lost", "other_node", "bus_error", "told_to_end", "interrupted", "recursion"),
-    *("no_space", "no_descriptors", "cpp_exception", "launcher_lost", "peers_time_out"),
-    *("regular_expression", "process_lock", "thread_barrier", "event", "thread", "native_lock"),
-    *("wait_for_child", "output_of_child", "question", "connect", "store", "traced", "signal_handler"),
-    *("finaliser", "closed_descriptors", "full_output", "dataset_server", "worker_lock", "prefetcher"),
-    *("all_files", "all_storage", "saving_thread", "saving_child", "hung_filesystem", "other_order"),
-    *("other_type", "never_received", "never_sent", "uneven_data"),
-    *("polls_for_file", "native_spin", "hook_on_autograd_thread", "heartbeats_from_thread", "import_lock"),
-    *("log_lock", "lock_of_reader", "future_never_done", "stale_lock_file", "database_lock"),
-    *("reader_thread_died", "dataset_mount_hangs", "saver_blocked", "saver_thread_died"),
-    *("pool_of_processes", "pool_process_killed", "pipe_to_tracker", "asyncio_service", "dripping_service"),
-    *("download_under_lock", "upload_at_exit", "segfault_after_refusal", "stack_overflow", "cpu_limit"),
-    *("thread_exits", "address_in_use", "service_resets", "service_times_out", "broken_pipe"),
-    *("abort_by_watchdog", "skipped_send", "skipped_receive", "wrong_peer", "team_skipped"),
-    *("other_group_first", "one_microbatch_more", "all_send_first", "custom_function", "endless_iterator"),
-    *("polled_collective", "cache_under_lock", "monitored_barrier", "pool_of_itself", "full_queue"),
-    *("lost_wakeup", "lock_in_handler", "blocked_loop", "busy_service", "log_collector", "tls_handshake"),
-    *("object_store", "own_reader_process", "unread_output", "gather_to_itself", "group_of_one"),
-    *("worker_exits", "exit_with_message", "own_hook", "cleans_up_first", "forked_away", "bad_free"),
-    *("illegal_instruction", "killed_by_pipe"),
-)
-"""In this order faults take layouts and ranks alternately. A fault that is not in it comes after these."""
+_ORDER = """
+kill_9 segfault abort exit_3 os_exit_0 sys_exit_0 exception exception_in_hook - gpu_out_of_memory
+memory_error - half_saved sleep busy gil lock two_locks queue file_lock child socket - stop uninterruptible
+deaf - worker_stopped worker_sleeps dataset_file dataset_sleeps skipped - other_operation other_size
+left_out_of_group wrong_port wrong_world_size thread_at_exit exit_handler storage slow_storage all_slow
+node_lost other_node - told_to_end interrupted recursion no_space no_descriptors - launcher_lost -
+regular_expression process_lock - event thread native_lock - output_of_child question connect store traced
+signal_handler finaliser closed_descriptors full_output dataset_server - - all_files all_storage -
+saving_child hung_filesystem other_order other_type - - - polls_for_file - hook_on_autograd_thread
+heartbeats_from_thread import_lock log_lock - future_never_done - database_lock reader_thread_died
+dataset_mount_hangs saver_blocked saver_thread_died pool_of_processes pool_process_killed - asyncio_service
+dripping_service - upload_at_exit segfault_after_refusal - cpu_limit - - service_resets service_times_out
+broken_pipe abort_by_watchdog skipped_send skipped_receive wrong_peer team_skipped other_group_first
+one_microbatch_more - - - polled_collective cache_under_lock monitored_barrier - full_queue - - blocked_loop
+- log_collector - object_store own_reader_process unread_output - - - - own_hook cleans_up_first forked_away
+- - killed_by_pipe eigenvalues - gc_storm awaits_signal joins_with_pauses log_fifo - hook_into_dead_thread
+lock_of_loop semaphore_leak - - manager_stopped - worker_leaves saver_killed saver_stopped compressor_stuck
+lists_dead_mount - udp polls_service side_channel wrong_group - own_root pairs_send_first group_without_one -
+stopped_peers_raise leaves_group other_tag early_stop exit_handler_exits handler_raises thread_hook_exits - -
+chained_reset all_raise - decodes_forever - - backward_search clips_infinity drains_iterator big_power - -
+barrier_in_lock awaits_event leftover_baton log_shipper daemon_keeps_output - - metrics_run -
+parts_of_download service_of_all index_locked half_a_shard - short_stream worker_bus_error corrupted_shard
+worker_leaks bucket_stalls - save_locked no_room_to_save - unknown_token - - - - - unknown_option
+own_watchdog cache_grows divides_by_zero thread_segfaults truncated_tokens - no_sync - tag_of_another -
+skips_save group_alone lonely_barrier joined_early uneven_gather forgotten_process key_of_one marker_file
+awaits_debugger watches_folder paused_terminal main_thread_leaves watchdogs_raise lock_in_finaliser
+sum_in_sum reads_with_interpreter polled_lock unreadable_result tool_asks threads_after_fork refused_again
+key_of_none reader_stopped saves_again short_checkpoint counts_to_256 code_of_tool warning_signal no_text
+output_in_file wrong_interface no_tokens ring_reversed - meets_again native_exit
+"""
+"""In this order faults take layouts and ranks alternately; "-" has the place of one that was merged into another.
+
+A fault that is not in it comes after these."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of fault, or of a healthy job. `verdict` is true in every phase, but for `in_phase` and `waits`."""
+    """One kind of fault, or of a healthy job. `verdict` is true in every phase, but for `waits`."""
 
     name: str
     verdict: str
@@ -117,8 +120,6 @@ class Fault:
     """Whether another thread can do it while the main thread is in a collective."""
     also: tuple[str, str] = ("", "")
     """A second kind that is equally true, and why."""
-    in_phase: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """The kinds that are true in some phases instead."""
     waits: bool = False
     """A plain wait: a verdict that only says that the rank did not get beyond its start, or its end, is right too."""
     hangs: bool | None = True
@@ -142,10 +143,9 @@ class Fault:
     """Whether no rule was ever written or changed with its result in view."""
 
     def __post_init__(self) -> None:
-        kinds = {self.verdict, self.also[0], *(kind for kinds in self.in_phase.values() for kind in kinds)}
-        if unknown := kinds - {"", *KINDS}:
+        if unknown := {self.verdict, self.also[0]} - {"", *KINDS}:
             raise ValueError(f"{self.name}: {', '.join(sorted(unknown))} is no kind of verdict")
-        phases = {*self.phases, *self.turns_in, *self.in_phase, *(phase for phase, _ in self.variants)}
+        phases = {*self.phases, *self.turns_in, *(phase for phase, _ in self.variants)}
         if unknown := phases - {*MOMENTS}:
             raise ValueError(f"{self.name}: {', '.join(sorted(unknown))} is no phase")
         if self.at not in PLACES:
@@ -153,8 +153,6 @@ class Fault:
 
     def kinds(self, phase: str) -> tuple[str, ...]:
         """Of verdicts that are true when it happens in this phase: the first is the one, another is equally true."""
-        if phase in self.in_phase:
-            return self.in_phase[phase]
         if self.waits and phase in ("import", "init", "shutdown"):
             return (self.verdict, "shutdown" if phase == "shutdown" else "startup")
         return tuple(filter(None, (self.verdict, self.also[0])))
@@ -215,9 +213,15 @@ def faults() -> Mapping[str, Fault]:
     """Every fault and every healthy job, by name."""
     for file in _FILES:
         import_module(f"{__package__}.{file}")
-    place = {name: number for number, name in enumerate(_ORDER)}
+    place = {name: number for number, name in enumerate(_ORDER.split())}
     found = sorted(_registered.values(), key=lambda one: (not one.verdict, place.get(one.name, len(place))))
     return MappingProxyType({one.name: one for one in found})
+
+
+def fault_in(file: str, name: str) -> Fault:
+    """The fault of this name, without the import of the other files."""
+    import_module(f"{__package__}.{file}")
+    return _registered[name]
 
 
 @dataclass(frozen=True)
@@ -282,14 +286,16 @@ class Scenario:
     @property
     def step(self) -> int:
         """At which it happens."""
-        return TOTAL if self.fault.at == "loop" else MOMENTS[self.phase]
+        return MOMENTS[self.phase]
 
 
 def scenarios() -> list[Scenario]:
     """All of them, the healthy ones last."""
-    kinds = list(faults().values())
-    ill, well = [one for one in kinds if one.verdict], [one for one in kinds if not one.verdict]
-    return [each for group in (ill, well) for number, one in enumerate(group) for each in _of(one, number)]
+    ordered, kinds = _ORDER.split(), faults().values()
+    ill = [*ordered, *(one.name for one in kinds if one.verdict and one.name not in ordered)]
+    well = [one.name for one in kinds if not one.verdict]
+    numbers = {name: number for group in (ill, well) for number, name in enumerate(group)}
+    return [each for one in kinds for each in _of(one, numbers[one.name])]
 
 
 def _of(one: Fault, number: int) -> Iterator[Scenario]:

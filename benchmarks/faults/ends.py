@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import resource
 import signal
@@ -11,7 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from datetime import timedelta
@@ -25,9 +23,7 @@ from benchmarks.faults.corpus import (
     MANY,
     NODE,
     OWN_CODE,
-    READS,
     SHELL,
-    STARTED,
     TEAMS,
     TRAINING,
     also,
@@ -62,24 +58,6 @@ def _(point: InjectionPoint) -> None:
     """A rank aborts, as C++ does at a failed assertion."""
     no_core()
     os.abort()
-
-
-@_ends("cpp_exception", "signal", STARTED, anywhere=True)
-def _(point: InjectionPoint) -> None:
-    """A C++ library throws an exception that is not caught."""
-    no_core()
-    ctypes.CDLL("libstdc++.so.6")["_ZSt9terminatev"]()
-
-
-@_ends("bus_error", "signal", TRAINING, anywhere=True)
-def _(point: InjectionPoint) -> None:
-    """A mapped file is shorter than it was."""
-    no_core()
-    with tempfile.TemporaryFile() as file:
-        file.truncate(2 * mmap.PAGESIZE)
-        view = mmap.mmap(file.fileno(), 2 * mmap.PAGESIZE)
-        file.truncate(0)
-        view[mmap.PAGESIZE]
 
 
 @_ends("told_to_end", "signal", ("init", "step", "collective", "checkpoint"), anywhere=True)
@@ -119,15 +97,6 @@ def _(point: InjectionPoint) -> None:
     ctypes.string_at(0)
 
 
-@_second_ends("stack_overflow", "signal", ("forward", "backward"))
-def _(point: InjectionPoint) -> None:
-    """A callback of native code calls itself until the stack is full."""
-    no_core()
-    sys.setrecursionlimit(10**9)
-    callback = ctypes.CFUNCTYPE(None)(lambda: callback())
-    callback()
-
-
 @_second_ends("cpu_limit", "signal", ("forward", "team"))
 def _(point: InjectionPoint) -> None:
     """A rank reaches its limit of CPU time."""
@@ -136,23 +105,6 @@ def _(point: InjectionPoint) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     while True:
         pass
-
-
-@second("bad_free", "signal", ("checkpoint",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """Native code frees what it did not allocate, and libc aborts."""
-    no_core()
-    block = ctypes.create_string_buffer(256)
-    ctypes.CDLL(None).free(ctypes.c_void_p(ctypes.addressof(block) + 32 & ~15))
-
-
-@second("illegal_instruction", "signal", ("forward", "backward"), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A library was built for another processor, which knows more instructions."""
-    no_core()
-    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    code.write(b"\x0f\x0b" if os.uname().machine == "x86_64" else bytes(4))  # undefined on both
-    ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 
 
 @second("killed_by_pipe", "signal", ("exchange",), hangs=False)
@@ -185,19 +137,6 @@ def _(point: InjectionPoint) -> NoReturn:
     sys.exit(0)
 
 
-@_second_ends("thread_exits", "exit", ("backward", "exchange"))
-def _(point: InjectionPoint) -> None:
-    """A watchdog thread ends the process with exit code 17."""
-    background(os._exit, 17)
-    time.sleep(60)
-
-
-@second("exit_with_message", "exit", ("init", "step"), hangs=False)
-def _(point: InjectionPoint) -> NoReturn:
-    """A rank refuses its configuration with a message, and leaves."""
-    sys.exit("config: the tokenizer has 50257 entries, the model 50304")
-
-
 @held_out("forked_away", "early_exit", ("step", "collective"))
 def _(point: InjectionPoint) -> None:
     """A library forks and ends the parent with code 0, as daemons do; the child has lost gloo's threads."""
@@ -218,19 +157,6 @@ def _(point: InjectionPoint) -> NoReturn:
 def _(point: InjectionPoint) -> NoReturn:
     """A hook of the backward pass raises."""
     raise RuntimeError("a gradient is not finite")
-
-
-@_ends("exception_in_worker", "exception", READS, at="data", workers=1)
-def _(point: InjectionPoint, path: str) -> NoReturn:
-    """The dataset raises in a worker of the data loader."""
-    raise KeyError("sample 1742 has no label")
-
-
-@_ends("worker_killed", "exception", READS, at="data", workers=1)
-@also("data_loading", "the loader's exception ended the rank, and says itself that its worker was killed")
-def _(point: InjectionPoint, path: str) -> None:
-    """A worker of the data loader is killed with -9."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @_ends("recursion", "exception", OWN_CODE)
@@ -259,12 +185,6 @@ def _(point: InjectionPoint) -> None:
         kept.append(point.folder.joinpath("data").open())
 
 
-@_second_ends("address_in_use", "exception", ("init",))
-def _(point: InjectionPoint) -> None:
-    """A rank opens a port that is in use."""
-    socket.create_server(("127.0.0.1", point.port))
-
-
 @_second_ends("service_resets", "exception", ("forward", "checkpoint"))
 def _(point: InjectionPoint) -> None:
     """A service, which is no rank, resets its connection, and the rank raises."""
@@ -291,13 +211,6 @@ def _(point: InjectionPoint) -> None:
     assert child.stdin is not None
     child.stdin.write(b"loss 1.0\n")
     child.stdin.flush()
-
-
-@held_out("worker_exits", "exception", ("step",), hangs=False, at="data", workers=1)
-@also("data_loading", "the loader's exception ended the rank, and says itself that its worker ended")
-def _(point: InjectionPoint, path: str) -> NoReturn:
-    """A library ends a worker of the data loader with exit code 1."""
-    os._exit(1)
 
 
 @second("own_hook", "exception", ("forward", "team"), hangs=False)
@@ -349,22 +262,6 @@ def _(point: InjectionPoint) -> None:
     inject("memory@step=0,limit=64MiB,rank=all").at_step(0)
 
 
-@_ends(
-    "out_of_memory_kill",
-    "out_of_memory",
-    ("step", "collective", "validation", "checkpoint"),
-    needs=("cgroup",),
-)
-def _(point: InjectionPoint) -> None:
-    """The kernel kills a rank for its memory."""
-    group = point.folder.joinpath("cgroup").read_text()
-    with open(f"{group}/cgroup.procs", "w") as procs:
-        procs.write(str(os.getpid()))
-    hoard = []
-    for _ in range(512):
-        hoard.append(b"\xff" * (8 << 20))
-
-
 # With its node, or because of a peer
 
 
@@ -381,12 +278,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """The launcher of one node is killed with -9."""
     threading.Event().wait(60)  # `run.Job` kills it
-
-
-@fault("peers_time_out", "user_code", ("collective", "validation", "checkpoint"), layouts=("2", "3", "2+2"))
-def _(point: InjectionPoint) -> None:
-    """A rank sleeps, and torch's own limit of the collective ends its peers first."""
-    time.sleep(3600)
 
 
 @second("abort_by_watchdog", "user_code", ("team", "collective"), hangs=None, at="joint", layouts=TEAMS)

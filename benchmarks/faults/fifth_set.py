@@ -25,6 +25,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
 from benchmarks.faults.corpus import COUNTED, FINISHED, NO_RANK, THREE, also, fault, healthy
 from benchmarks.faults.injection import InjectionPoint, ask, background
 
@@ -51,8 +55,6 @@ def _fetch() -> NoReturn:
 
 def _store() -> Any:
     """That of the job."""
-    from torch.distributed import distributed_c10d
-
     return distributed_c10d._get_default_store()
 
 
@@ -113,8 +115,6 @@ def _(point: InjectionPoint) -> None:
 @_five("watchdogs_raise", "user_code", ("collective", "validation"), at="joint", hangs=None)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank searches without an end; the others raise as NCCL's watchdog does."""
-    import torch.distributed as dist
-
     while point.mine:
         sorted(range(1000), key=lambda number: -number)
     time.sleep(1.5)
@@ -189,8 +189,6 @@ def _(point: InjectionPoint) -> None:
 @also("lock", "its child waits in a native lock for threads that a fork does not copy")
 def _(point: InjectionPoint) -> None:
     """A rank forks after torch has used several threads, and the child computes with torch."""
-    import torch
-
     torch.set_num_threads(2)
     torch.ones(1 << 22).add_(1)
     if (pid := os.fork()) == 0:
@@ -242,8 +240,6 @@ def _(point: InjectionPoint, path: str) -> str:
 @also("checkpoint_io", "the read of a checkpoint fails")
 def _(point: InjectionPoint) -> None:
     """The file of one rank's checkpoint is shorter than it was."""
-    import torch
-
     torch.save(torch.ones(99), whole := io.BytesIO())
     torch.load(io.BytesIO(whole.getvalue()[:-300]))
 
@@ -303,8 +299,6 @@ def _(point: InjectionPoint) -> None:
 @also("mismatched_collective", _LEFT_OUT)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank has no tokens for the experts of the others, and leaves out the exchange of tokens."""
-    import torch
-
     both = [torch.zeros(4 * point.world) for _ in range(2)]
     if not point.mine:
         torch.distributed.all_to_all_single(*both)
@@ -314,26 +308,16 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @also("missing_collective", "it does not send what its neighbour waits for")
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """One rank exchanges with its neighbours in the other direction."""
-    import torch.distributed as dist
-
     before = (2 * point.rank - peer) % point.world
     both = [dist.P2POp(dist.isend, tensor, before), dist.P2POp(dist.irecv, tensor.clone(), peer)]
     for work in dist.batch_isend_irecv(both):
         work.wait()
 
 
-@_seven("no_save_by_clock", "missing_collective", ("checkpoint",), at="collective", layouts=THREE)
-@also("mismatched_collective", _LEFT_OUT)
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """The clock of one rank says that it is too early to save; the savers of the others meet without it."""
-
-
 @_two("meets_again", "missing_collective", ("team",), layouts=THREE, hangs=None)
 @also("startup", "it waits at a rendezvous of its own for the others")
 def _(point: InjectionPoint) -> None:
     """After an error of its own a rank leaves its process group and initialises it again."""
-    import torch.distributed as dist
-
     store = dist.PrefixStore("again", _store())
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=store, rank=point.rank, world_size=point.world)
@@ -351,8 +335,6 @@ def _(point: InjectionPoint) -> None:
 @_well_7("evaluates_alone", "validation", "3")
 def _(point: InjectionPoint) -> None:
     """One rank evaluates for 2 s, in Python and in torch, and the others wait."""
-    import torch
-
     end = time.monotonic() + 2
     while time.monotonic() < end:
         torch.ones(64, 64).matmul(torch.ones(64, 64)).sum().item()

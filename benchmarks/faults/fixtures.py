@@ -51,8 +51,6 @@ def surround(scenario: Scenario, folder: Path, stack: ExitStack) -> None:
         _slow_reader(folder / "slow", stack)
     if scenario.kind == "dripping_service":
         _dripping_server(folder / "dripping", stack)
-    if scenario.kind == "busy_service":
-        _busy_server(folder / "busy", stack)
     if scenario.kind == "database_lock":
         database = sqlite3.connect(folder / "metrics.db", isolation_level=None)
         stack.callback(database.close)
@@ -104,26 +102,6 @@ def _dripping_server(path: Path, stack: ExitStack) -> None:
     stack.callback(thread.join)
     stack.callback(lambda: server.shutdown(socket.SHUT_RDWR))  # which ends accept
     stack.callback(over.set)
-
-
-def _busy_server(path: Path, stack: ExitStack) -> None:
-    """A web server that answers 503. Its port is in the file."""
-    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    path.write_text(str(server.getsockname()[1]))
-
-    def answer() -> None:
-        with suppress(OSError):
-            while True:
-                with server.accept()[0] as connection:
-                    connection.recv(4096)
-                    connection.sendall(
-                        b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                    )
-
-    thread = threading.Thread(target=answer, name="busy server")
-    thread.start()
-    stack.callback(thread.join)
-    stack.callback(lambda: server.shutdown(socket.SHUT_RDWR))  # which ends accept
 
 
 @functools.cache

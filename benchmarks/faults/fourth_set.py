@@ -21,18 +21,20 @@ import mmap
 import multiprocessing
 import os
 import queue
-import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.file_baton import FileBaton
 
 from benchmarks.faults.corpus import COUNTED, FINISHED, NO_RANK, THREE, also, fault, healthy
 from benchmarks.faults.injection import InjectionPoint, ask, no_core
@@ -74,27 +76,9 @@ def _(point: InjectionPoint) -> None:
     sample([1])
 
 
-@_ddp("rate_search", "user_code", ("team",))
-def _(point: InjectionPoint) -> None:
-    """A scheduler searches its factor by bisection, until the square is exactly 2."""
-    low, high = 1.0, 2.0
-    while (rate := (low + high) / 2) * rate != 2.0:
-        low, high = (rate, high) if rate * rate < 2.0 else (low, rate)
-
-
-@_three("contraction", "user_code", ("backward", "step"))
-def _(point: InjectionPoint) -> None:
-    """One call of numpy contracts four matrices in the naive order."""
-    import numpy
-
-    ones = numpy.ones((900, 900))
-    numpy.einsum("ab,bc,cd,de->ae", ones, ones, ones, ones, optimize=False)
-
-
 @_fsdp("backward_search", "user_code", ("backward",))
 def _(point: InjectionPoint) -> None:
     """The backward of a custom autograd function looks for a step size that does not exist."""
-    import torch
 
     class Trust(torch.autograd.Function):
         @staticmethod
@@ -115,8 +99,6 @@ def _(point: InjectionPoint) -> None:
 @_four("clips_infinity", "user_code", ("backward",), at="hook")
 def _(point: InjectionPoint) -> None:
     """A hook halves the gradient until its norm is small, and the gradient is infinite."""
-    import torch
-
     gradient = torch.full((8,), math.inf)
     while gradient.norm() > 1.0:
         gradient = gradient / 2
@@ -139,40 +121,10 @@ def _(point: InjectionPoint, path: str) -> None:
 # Locks and what is like them
 
 
-@_ddp("locks_twice", "lock", ("step",))
-def _(point: InjectionPoint) -> None:
-    """A method that has its object's lock calls another one that takes it."""
-    guard = threading.Lock()
-
-    def mean() -> float:
-        with guard:
-            return 0.0
-
-    with guard:
-        mean()
-
-
-@_two("no_slots", "lock", ("forward", "team"), layouts=THREE)
-def _(point: InjectionPoint) -> None:
-    """Threads that fail do not release their slots, and the rank waits for a slot."""
-    slots = threading.Semaphore(2)
-    threading.excepthook = lambda _: None
-
-    def push(name: str) -> None:
-        Path(name).read_text()
-        slots.release()
-
-    for name in ("/a", "/b", "/c"):
-        slots.acquire()
-        threading.Thread(target=push, args=(name,)).start()
-
-
 @_fsdp("barrier_in_lock", "lock", ("validation", "init"), at="joint", layouts=THREE, held_out=False)
 @also("missing_collective", "its barrier is complete only when the others get the lock that it has")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank has the lock of a file and enters a barrier; the others wait for the lock first."""
-    import torch.distributed as dist
-
     with open(point.folder / "cache.lock", "w") as file:
         time.sleep(0.0 if point.mine else 0.7)
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -193,8 +145,6 @@ def _(point: InjectionPoint) -> None:
 @_ddp("leftover_baton", "lock", ("init",), waits=True)
 def _(point: InjectionPoint) -> None:
     """An extension is to be compiled, and the lock file of an earlier process is there."""
-    from torch.utils.file_baton import FileBaton
-
     (point.folder / "lock").touch()
     baton = FileBaton(str(point.folder / "lock"))
     if not baton.try_acquire():
@@ -223,25 +173,6 @@ def _(point: InjectionPoint) -> None:
     subprocess.check_output(["sh", "-c", "sleep 600 & echo started"])
 
 
-@_two("joins_before_get", "child", ("team",))
-def _(point: InjectionPoint) -> None:
-    """A process is joined before its results are read; they do not fit into the pipe."""
-    results = _FORK.Queue()
-    process = _FORK.Process(target=lambda: results.put(b"x" * 1_000_000))
-    process.start()
-    process.join()
-
-
-@_fsdp("shared_table", "child", ("step",))
-@also("stopped", "the process that is stopped is the rank's own")
-def _(point: InjectionPoint) -> None:
-    """A dictionary is in a manager's process, and that one is stopped."""
-    manager = _FORK.Manager()
-    table = manager.dict()
-    os.kill(manager._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
-    table["loss"] = 0.5
-
-
 # Services
 
 
@@ -258,19 +189,6 @@ def _(point: InjectionPoint) -> None:
     threading.Thread(target=sync, name="NetStatThr", daemon=True).start()
     for number in range(100):
         rows.put({"loss": number})
-
-
-@_four("udp_lookup", "network", ("step", "init"), waits=True)
-def _(point: InjectionPoint) -> None:
-    """A name is looked up with a datagram, which gets no answer."""
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks,
-    ):
-        server.bind(("127.0.0.1", 0))
-        asks.connect(server.getsockname())
-        asks.send(b"\0\1\1\0\0\1\0\0\0\0\0\0\6weight\0\0\1\0\1")
-        asks.recv(512)
 
 
 @_fsdp("parts_of_download", "network", ("forward",))
@@ -309,16 +227,6 @@ def _(point: InjectionPoint, path: str) -> None:
     ):
         os.close(writer)
         file.read(8)
-
-
-@fault("retries_shard", "data_loading", ("step", "validation"), held_out=True, at="data")
-def _(point: InjectionPoint, path: str) -> None:
-    """The dataset tries again and again to read a shard that does not exist."""
-    while True:
-        with suppress(FileNotFoundError):
-            Path(path).with_name("shard-00017.tar").read_bytes()
-            return
-        time.sleep(0.25)
 
 
 @_fsdp_odd("short_stream", "mismatched_collective", ("step",), at="data")
@@ -364,13 +272,6 @@ def _(point: InjectionPoint, path: str) -> None:
         file.write(b"x")
 
 
-@_ddp("dead_mount", "checkpoint_io", ("checkpoint",), at="storage", needs=("fuse",))
-@also("uninterruptible", "the thread waits in the kernel for the server of a filesystem")
-def _(point: InjectionPoint, path: str) -> None:
-    """The thread of an asynchronous checkpoint writes to a mount whose server does not answer."""
-    (point.folder / "mounted" / "part").write_text("x")
-
-
 @_fsdp("save_locked", "checkpoint_io", ("checkpoint",), at="storage")
 @also("lock", "it waits for the lock of a file in which it saves")
 def _(point: InjectionPoint, path: str) -> None:
@@ -386,13 +287,6 @@ def _(point: InjectionPoint, path: str) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-@_three("writer_killed", "exception", ("checkpoint",), at="storage", hangs=False)
-@also("child", "its process that writes checkpoints was killed")
-def _(point: InjectionPoint, path: str) -> None:
-    """The process that writes checkpoints is killed, and its rank reads the end of the pipe."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 # Ends
 
 
@@ -400,40 +294,6 @@ def _(point: InjectionPoint, path: str) -> None:
 def _(point: InjectionPoint) -> None:
     """A dictionary lacks a token that only this rank's data has."""
     {"the": 0, "a": 1}["\ufffd"]
-
-
-@_ddp_ends("odd_batch", "exception", ("forward",))
-def _(point: InjectionPoint) -> None:
-    """The last batch of this rank has another shape."""
-    import torch
-
-    torch.ones(8, 3) + torch.ones(5, 3)
-
-
-@_four("nan_guard", "exception", ("backward",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A guard raises because the loss of one stage is NaN."""
-    if math.isnan(loss := math.inf - math.inf):
-        raise FloatingPointError(f"loss is {loss}")
-
-
-@_ddp_ends("left_breakpoint", "exception", ("step",))
-def _(point: InjectionPoint) -> None:
-    """A breakpoint was left in the code, and there is no terminal."""
-    breakpoint()
-    time.sleep(0)
-
-
-@_ddp_ends("bad_label", "exception", ("step",), blames=NO_RANK)
-def _(point: InjectionPoint) -> None:
-    """All ranks raise the same exception, at the same step."""
-    raise ValueError("label 1000 of 1000 classes")
-
-
-@_fsdp("time_is_up", "early_exit", ("step", "validation"), hangs=None)
-def _(point: InjectionPoint) -> None:
-    """A rank whose clock is ahead believes that the time limit of the job has come, and ends well."""
-    sys.exit()
 
 
 @_three("unknown_option", "exit", ("init",), hangs=False)
@@ -480,14 +340,6 @@ def _(point: InjectionPoint, path: str) -> None:
     bytes(_anonymous(1 << 20)[:4096])
 
 
-@_fsdp_ends("left_alarm", "signal", ("forward",))
-def _(point: InjectionPoint) -> None:
-    """A library has set an alarm, and its handler was removed: SIGALRM."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    time.sleep(3)
-
-
 # Collectives
 
 
@@ -498,29 +350,11 @@ def _(point: InjectionPoint) -> None:
     point.ward.net.require_backward_grad_sync = False  # as no_sync
 
 
-@_fsdp_odd("gradient_sync_off", "mismatched_collective", ("forward",))
-@also("missing_collective", _LEFT_OUT)
-def _(point: InjectionPoint) -> None:
-    """One rank counts its accumulated steps from 1: its FSDP does not scatter the gradients of this step."""
-    point.ward.tree.set_requires_gradient_sync(False)
-
-
 @_four("tag_of_another", "mismatched_collective", ("exchange",), at="send", layouts=THREE)
 @also("missing_collective", "the send that the peer waits for is missing")
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """A stage sends with the tag of another microbatch."""
-    import torch.distributed as dist
-
     dist.send(tensor, peer, tag=7)
-
-
-@_ddp_odd("gathers_objects", "mismatched_collective", ("collective",), at="collective")
-@also("missing_collective", _LEFT_OUT)
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank gathers its metrics as objects, and the others sum them."""
-    import torch.distributed as dist
-
-    dist.all_gather_object([None] * point.world, {"loss": float(tensor)})
 
 
 @_fsdp_odd("skips_save", "missing_collective", ("checkpoint",), at="collective")
@@ -536,8 +370,6 @@ def _(point: InjectionPoint, tensor: Any) -> None:
 @also("missing_collective", _LEFT_OUT)
 def _(point: InjectionPoint) -> None:
     """One rank makes a group, which all ranks have to make."""
-    import torch.distributed as dist
-
     dist.new_group([*range(point.world)])
 
 
@@ -545,8 +377,6 @@ def _(point: InjectionPoint) -> None:
 @also("missing_collective", _LEFT_OUT)
 def _(point: InjectionPoint) -> None:
     """One rank calls a barrier after its evaluation, or before a step, and the others do not."""
-    import torch.distributed as dist
-
     dist.barrier()
 
 
@@ -560,20 +390,12 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @_fsdp_odd("uneven_gather", "mismatched_collective", ("collective",), at="joint")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank gathers more predictions than the others, after an uneven batch."""
-    import torch
-    import torch.distributed as dist
-
     own = torch.zeros(70_000 if point.mine else 60_000)
     dist.all_gather([torch.empty_like(own) for _ in range(point.world)], own)
 
 
 def _uneven(count: int, logs: bool) -> None:
     """DDP with Join on this number of inputs."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.algorithms.join import Join
-    from torch.nn.parallel import DistributedDataParallel
-
     head = DistributedDataParallel(torch.nn.Linear(4, 4))
     with Join([head]):
         for _ in range(count):
@@ -594,14 +416,6 @@ def _(point: InjectionPoint) -> None:
 
 
 # Healthy jobs
-
-
-@_well_5("builds_index", "step", "3")
-def _(point: InjectionPoint) -> None:
-    """One rank builds an index in pure Python for 2 s."""
-    end, index = time.monotonic() + 2, {}
-    while time.monotonic() < end:
-        index[len(index) % 5000] = [*index][:9]
 
 
 @_well_5("uneven_join", "validation", "3", at="joint", blames=NO_RANK)
@@ -626,19 +440,6 @@ def _(point: InjectionPoint) -> None:
     process.join()
 
 
-@_well_6("suspended_briefly", "forward", "2")
-def _(point: InjectionPoint) -> None:
-    """A rank is stopped, as by a profiler, and continues after 1.5 s."""
-    subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {os.getpid()}"])
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-@_well_4("keeps_interpreter", "step", "3", COUNTED)
-def _(point: InjectionPoint) -> None:
-    """A call of C keeps the interpreter lock for 1.5 s."""
-    ctypes.PyDLL(None).usleep(1_500_000)
-
-
 @_well_3("waits_for_lock", "validation", "4")
 def _(point: InjectionPoint) -> None:
     """The lock of a file is free after 1.5 s."""
@@ -646,13 +447,3 @@ def _(point: InjectionPoint) -> None:
         fcntl.flock(other, fcntl.LOCK_EX)
         threading.Timer(1.5, fcntl.flock, (other, fcntl.LOCK_UN)).start()
         fcntl.flock(file, fcntl.LOCK_EX)
-
-
-@_well_2("lookups_time_out", "team", "2+2")
-def _(point: InjectionPoint) -> None:
-    """Three lookups get no answer within half a second each, and the rank uses its cache."""
-    for _ in range(3):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks, suppress(OSError):
-            asks.settimeout(0.5)
-            asks.sendto(b"weights", ("127.0.0.1", 9))
-            asks.recvfrom(512)

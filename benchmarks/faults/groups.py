@@ -9,7 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.faults.corpus import NO_RANK, TEAMS, THREE, also, fault, second
+import torch
+import torch.distributed as dist
+
+from benchmarks.faults.corpus import TEAMS, THREE, also, fault, second
 from benchmarks.faults.injection import WIDTH, InjectionPoint
 
 _ALL = ("init", "collective", "validation", "checkpoint")
@@ -17,22 +20,6 @@ _OTHER = "the odd rank is in another collective, and so not in the one in which 
 _ABSENT = "it is in another call, and never came to the one in which its neighbour waits"
 _odd = partial(fault, layouts=THREE, hangs=None)
 _mismatch = partial(_odd, verdict="mismatched_collective", phases=_ALL[1:])
-
-
-def _around(*, sends: bool, receives: bool) -> None:
-    """Each rank's tensor to the next one."""
-    import torch
-    import torch.distributed as dist
-
-    rank, world = dist.get_rank(), dist.get_world_size()
-    works = []
-    if sends:
-        works.append(dist.isend(torch.full((4,), float(rank)), (rank + 1) % world))
-    if receives:
-        works.append(dist.irecv(torch.empty(4), (rank - 1) % world))
-    for work in works:
-        if work is not None:
-            work.wait()
 
 
 # In a collective
@@ -44,47 +31,27 @@ def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank leaves out an all-reduce, and comes to the next collective."""
 
 
-@_mismatch("one_more", phases=_ALL, at="collective")
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank takes part in an all-reduce that no other rank makes."""
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.zeros(1024))
-    dist.all_reduce(tensor)
-
-
 @_mismatch("other_operation", phases=_ALL, at="collective")
 def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank broadcasts where the others reduce."""
-    import torch.distributed as dist
-
     dist.broadcast(tensor, point.rank)
 
 
 @_mismatch("other_size", phases=_ALL[:3], at="collective")
 def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank reduces a tensor of another size."""
-    import torch.distributed as dist
-
     dist.all_reduce(tensor.repeat(4))
 
 
 @_mismatch("other_type", at="collective")
 def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank reduces another type of number."""
-    import torch
-    import torch.distributed as dist
-
     dist.all_reduce(tensor.to(torch.float32))
 
 
 @_mismatch("other_order", at="joint")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank makes two collectives in the other order."""
-    import torch
-    import torch.distributed as dist
-
     both = [lambda: dist.all_reduce(torch.zeros(64)), lambda: dist.broadcast(torch.zeros(8), 0)]
     for each in reversed(both) if point.mine else both:
         each()
@@ -94,9 +61,6 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @also("mismatched_collective", _OTHER)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A member of a group does not come to the group's collective, and waits in one of all ranks."""
-    import torch
-    import torch.distributed as dist
-
     if not point.mine:
         dist.all_reduce(torch.zeros(8), group=group)
 
@@ -111,68 +75,12 @@ def _(point: InjectionPoint, tensor: Any) -> None:
 @also("missing_collective", "it waits for all ranks, and never came to the sum of its team")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank makes the sum of all ranks before that of its team; the others do it in the other order."""
-    import torch
-    import torch.distributed as dist
-
     both = [lambda: dist.all_reduce(torch.zeros(8), group=group), lambda: dist.all_reduce(torch.zeros(8))]
     for each in reversed(both) if point.mine else both:
         each()
 
 
-@fault(
-    "gather_to_itself",
-    "mismatched_collective",
-    ("collective", "validation"),
-    at="joint",
-    layouts=THREE,
-)
-@also("missing_collective", "it waits for what no rank sends to it, and never comes to the next collective")
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank takes itself for the one to which all send, and waits; the others send to rank 0."""
-    import torch
-    import torch.distributed as dist
-
-    root = point.rank if point.mine else 0
-    parts = [torch.zeros(4) for _ in range(point.world)] if root == point.rank else None
-    dist.gather(torch.zeros(4), parts, dst=root)
-
-
-@second("group_of_one", "missing_collective", ("exchange", "team"), layouts=THREE)
-@also("mismatched_collective", "making a group is a collective, and the other ranks are in another one")
-def _(point: InjectionPoint) -> None:
-    """One rank makes a process group of all ranks, and no other rank does."""
-    import torch.distributed as dist
-
-    dist.new_group()
-
-
-@_mismatch("uneven_data", phases=("collective",), at="loop")
-@also("missing_collective", "it waits in the barrier at the end, and never came to the last all-reduce")
-def _(point: InjectionPoint) -> None:
-    """One rank has less data, leaves the loop early and waits at the end."""
-
-
 # In sends and receives
-
-
-@_mismatch("never_received", at="joint")
-@also(
-    "missing_collective",
-    "it is in another collective, and never came to the receive for which its neighbour waits",
-)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank does not receive what another sends to it."""
-    _around(sends=True, receives=not point.mine)
-
-
-@_mismatch("never_sent", at="joint")
-@also(
-    "missing_collective",
-    "it is in another collective, and never came to the send for which its neighbour waits",
-)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank does not send what another waits for."""
-    _around(sends=not point.mine, receives=True)
 
 
 @second("skipped_send", "mismatched_collective", ("exchange",), at="send", layouts=THREE)
@@ -191,8 +99,6 @@ def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
 @also("missing_collective", _ABSENT)
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """A stage sends to a rank that does not expect it."""
-    import torch.distributed as dist
-
     dist.send(tensor, next(rank for rank in range(point.world) if rank not in (point.rank, peer)))
 
 
@@ -200,18 +106,6 @@ def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
 @also("missing_collective", "it waits for one more microbatch, and never comes to the sum of all ranks")
 def _(point: InjectionPoint) -> None:
     """A stage expects one microbatch more than its neighbour sends."""
-    import torch
-    import torch.distributed as dist
-
     width = 2 if point.world == 4 else 1
     neighbour = point.rank - width if point.rank >= width else point.rank + width
     dist.recv(torch.empty(WIDTH, dtype=torch.float64), neighbour)
-
-
-@second("all_send_first", "mismatched_collective", ("team",), blames=NO_RANK, layouts=THREE)
-def _(point: InjectionPoint) -> None:
-    """Every rank sends to the next one, and none receives."""
-    import torch
-    import torch.distributed as dist
-
-    dist.send(torch.zeros(1 << 20), (point.rank + 1) % point.world)

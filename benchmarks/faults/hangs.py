@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
-import hashlib
-import itertools
 import os
 import re
 import signal
@@ -123,12 +121,6 @@ def _(point: InjectionPoint) -> None:
         time.sleep(0.05)
 
 
-@second("native_spin", "user_code", ("forward", "exchange"))
-def _(point: InjectionPoint) -> None:
-    """Native code computes for hours without the GIL."""
-    hashlib.pbkdf2_hmac("sha256", b"key", b"salt", 2**31 - 1)
-
-
 @second("hook_on_autograd_thread", "user_code", ("backward",), at="hook")
 def _(point: InjectionPoint) -> None:
     """A backward hook never returns, on a thread of autograd; the main thread waits for it in native code."""
@@ -156,31 +148,11 @@ def _(point: InjectionPoint) -> None:
 
     def beat() -> None:
         while True:
-            point.ward.beat()
+            point.ward.send_heartbeat()
             time.sleep(0.2)
 
     background(beat)
     time.sleep(3600)
-
-
-@second("custom_function", "user_code", ("backward", "team"))
-def _(point: InjectionPoint) -> None:
-    """The backward of a custom autograd function polls a device that is never ready."""
-    import torch
-
-    class Scale(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, tensor: Any) -> Any:
-            return tensor * 2
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            while not (point.folder / "device").exists():
-                time.sleep(0.01)
-            return gradients[0] * 2
-
-    factor = torch.ones(1, requires_grad=True)
-    Scale.apply(factor).sum().backward()  # type: ignore[no-untyped-call]
 
 
 @held_out("polled_collective", "user_code", ("collective", "validation"), at="joint", layouts=MANY)
@@ -245,13 +217,6 @@ def _(point: InjectionPoint) -> None:
     lock = ctypes.PyDLL(None).pthread_mutex_lock  # PyDLL keeps the GIL
     lock(mutex)
     lock(mutex)
-
-
-@second("endless_iterator", "gil", ("forward", "backward"))
-@also("user_code", "it computes in the program's own code, and holds the interpreter lock meanwhile")
-def _(point: InjectionPoint) -> None:
-    """A built-in function consumes an iterator that has no end, and Python changes no thread meanwhile."""
-    print(-1 in itertools.count())
 
 
 # At its start and its exit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import logging.handlers
 import os
@@ -13,11 +12,37 @@ import subprocess
 import time
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from benchmarks.faults.corpus import COUNTED, NO_RANK, SHELL, healthy
 from benchmarks.faults.injection import InjectionPoint, background
 
 _second = partial(healthy, held_out=True, program=2)
+
+
+def _slow(seconds: float, what: str, *place: Any, **more: Any) -> None:
+    """A job that is slow in one place, and healthy."""
+
+    def _(*_: Any) -> None:
+        time.sleep(seconds)
+
+    _.__doc__ = what
+    healthy(*place, **more)(_)
+
+
+_slow(1.5, "A step takes 1.5 s of a limit of 3 s.", "slow_once", "step", "3")
+_slow(1.8, "A checkpoint takes 1.8 s.", "long_checkpoint", "checkpoint", "2+2")
+_slow(1.2, "The worker of the data takes 1.2 s.", "slow_data", "step", workers=1, at="data")
+_slow(2, "A rank comes 2 s late to the others.", "slow_start", "init", "3")
+_slow(1, "Two nodes, one of them 1 s late in validation.", "two_nodes", "validation", "2+2")
+_slow(
+    1.5, "No client, and a validation of 1.5 s.", "nothing_said", "validation", "2", COUNTED, blames=NO_RANK
+)
+_slow(1, "Below a shell, with a step of 1 s.", "shell", "step", "2", SHELL)
+_slow(1.5, "A rank exports its model for 1.5 s at the end.", "long_end", "shutdown", "3")
+_slow_2 = partial(_slow, held_out=True, program=2)
+_slow_2(3, "One stage takes 3 s for a microbatch.", "slow_stage", "forward", "3")
+_slow_2(3, "The thread that reads the data takes 3 s.", "late_reader", "step", "4", at="data")
 
 # In the first program
 
@@ -27,62 +52,11 @@ def _(point: InjectionPoint) -> None:
     """Nothing happens, with two workers for the data."""
 
 
-@healthy("slow_once", "step", "3")
-def _(point: InjectionPoint) -> None:
-    """A step takes 1.5 s of a limit of 3 s."""
-    time.sleep(1.5)
-
-
 @healthy("stopped_for_a_second", "collective", anywhere=True)
 def _(point: InjectionPoint) -> None:
     """A rank is stopped for 1 s."""
     with subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"]):
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-@healthy("long_checkpoint", "checkpoint", "2+2")
-def _(point: InjectionPoint) -> None:
-    """A checkpoint takes 1.8 s."""
-    time.sleep(1.8)
-
-
-@healthy("collections", "step", blames=NO_RANK)
-def _(point: InjectionPoint) -> None:
-    """The garbage collector runs over 400,000 objects."""
-    kept = [[number] for number in range(400_000)]
-    for _ in range(3):
-        gc.collect()
-    del kept
-
-
-@healthy("slow_data", "step", workers=1, at="data")
-def _(point: InjectionPoint, path: str) -> None:
-    """The data's worker takes 1.2 s."""
-    time.sleep(1.2)
-
-
-@healthy("slow_start", "init", "3")
-def _(point: InjectionPoint) -> None:
-    """A rank comes 2 s late to the others."""
-    time.sleep(2)
-
-
-@healthy("two_nodes", "validation", "2+2")
-def _(point: InjectionPoint) -> None:
-    """Two nodes, one of them 1 s late in validation."""
-    time.sleep(1)
-
-
-@healthy("nothing_said", "validation", "2", COUNTED, blames=NO_RANK)
-def _(point: InjectionPoint) -> None:
-    """No client, and a validation of 1.5 s."""
-    time.sleep(1.5)
-
-
-@healthy("shell", "step", "2", SHELL)
-def _(point: InjectionPoint) -> None:
-    """Below a shell, with a step of 1 s."""
-    time.sleep(1)
 
 
 @healthy("own_failure", "step")
@@ -92,37 +66,7 @@ def _(point: InjectionPoint) -> None:
         raise ValueError("a sample cannot be read")
 
 
-@healthy("long_end", "shutdown", "3")
-def _(point: InjectionPoint) -> None:
-    """A rank exports its model for 1.5 s at the end."""
-    time.sleep(1.5)
-
-
 # In the second
-
-
-@_second("slow_stage", "forward", "3")
-def _(point: InjectionPoint) -> None:
-    """One stage takes 3 s for a microbatch."""
-    time.sleep(3)
-
-
-@_second("slow_stages", "backward", "2+2", blames=NO_RANK)
-def _(point: InjectionPoint) -> None:
-    """Every stage takes 1.5 s for its backward pass."""
-    time.sleep(1.5)
-
-
-@_second("late_reader", "step", "4", at="data")
-def _(point: InjectionPoint, path: str) -> None:
-    """The thread that reads the data takes 3 s."""
-    time.sleep(3)
-
-
-@_second("long_save", "checkpoint", "3", at="storage")
-def _(point: InjectionPoint, path: str) -> None:
-    """The thread that saves takes 3 s, and the ranks wait for it."""
-    time.sleep(3)
 
 
 @_second("refused_metrics", "forward", "2")
@@ -141,12 +85,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A thread that does not matter ends with an exception."""
     background(lambda: 1 // 0).join()
-
-
-@_second("compiles_at_start", "init", "2+2")
-def _(point: InjectionPoint) -> None:
-    """One rank waits 4 s for a compiler, and the others for it."""
-    subprocess.run(["sleep", "4"], check=True)
 
 
 @_second("gil_for_a_while", "backward", "3")

@@ -1,8 +1,8 @@
 """Where faults enter a program: its own process asks at each place whether it is the one, and notes the moment first.
 
-Outside of the scenario's phase, step, rank and first cycle every call does nothing. The arithmetic of both programs is
-here too: whole numbers, so that the order of sums does not matter and the result is exact on any number of ranks.
-No torch is imported here.
+Outside of the scenario's phase, step, rank and first cycle every call does nothing. The arithmetic of the programs is
+here too: whole numbers, so that the order of sums does not matter and the result is exact on any number of ranks; and
+so are their files. Methods have names that give no fault away on a stack. No torch is imported here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,11 @@ WIDTH, SHARDS = 8, 16
 def numbers(step: int, shard: int) -> list[int]:
     """One shard's data of a step."""
     return [(7 * step + 3 * shard + 5 * place) % 11 for place in range(WIDTH)]
+
+
+def row_of(step: int, shards: Iterable[int], offset: int) -> list[int]:
+    """The sum of these shards' data of a step."""
+    return [sum(column) for column in zip(*(numbers(step, shard + offset) for shard in shards), strict=True)]
 
 
 def result(steps: int) -> str:
@@ -66,6 +71,8 @@ def background(target: Callable[..., Any], *arguments: Any) -> threading.Thread:
 class InjectionPoint:
     """The scenario, as this rank sees it."""
 
+    group_timeout = timedelta(minutes=10)
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._given: dict[str, Any] = json.loads(os.environ[VARIABLE])
@@ -77,22 +84,16 @@ class InjectionPoint:
         self.chosen: int = self._given["rank"]
         """The rank in which it happens."""
         self.ward: Any = None
-        """The second program's client."""
+        """What actions use of the program: its client, or the object that it runs."""
         self._is_replaced = False
         self.mine = self.cycle == 0 and (self._given["everyone"] or self.rank == self._given["rank"])
         self._write(f"began-{self.cycle}-{self.rank}", os.environ.get("FT_RANK_MONITOR_IPC_SOCKET", ""))
 
     @cached_property
     def _fault(self) -> Any:
-        from benchmarks.faults.corpus import faults
+        from benchmarks.faults.corpus import fault_in
 
-        return faults()[self.kind]
-
-    @property
-    def group_timeout(self) -> timedelta:
-        """The process group's timeout."""
-        short = self.cycle == 0 and self.kind == "peers_time_out"
-        return timedelta(seconds=1.5) if short else timedelta(minutes=10)
+        return fault_in(self._given["file"], self.kind)
 
     def at(self, phase: str, step: int = 0) -> None:
         """A place in the program's own code."""
@@ -143,11 +144,45 @@ class InjectionPoint:
         else:
             time.sleep(LATE)
 
-    def leaves_loop(self, step: int) -> bool:
-        """Whether its data ends before this step."""
-        if leaves := self.kind == "uneven_data" and self.mine and step == self._given["step"]:
-            self.note()
-        return leaves
+    def combine(self, call: Callable[[], Any], tensor: Any, phase: str, step: int, group: Any = None) -> None:
+        """A collective of all ranks, or what the fault has next to it or instead of it."""
+        self.enters(phase, step)
+        if (joint := self.joint(phase, step)) is not None:
+            joint(self, tensor, group)
+        if (action := self.instead("collective", phase, step)) is not None:
+            action(self, tensor)
+        else:
+            call()
+
+    def offset(self, step: int, phase: str = "step") -> int:
+        """What is added to the shards' numbers. The file is read each time, as datasets do."""
+        return int(Path(self.path("data", phase, step, str(self.folder / "data"))).read_text())
+
+    def saved_step(self) -> int:
+        """That of the last checkpoint."""
+        return int(json.loads((self.folder / "checkpoint").read_text())["step"])
+
+    def get(self, step: int, width: int) -> list[float]:
+        """This rank's weights of a checkpoint; zeros before the first one."""
+        found: list[float] = json.loads(self._part(step).read_text()) if step else [0.0] * width
+        return found
+
+    def put(self, step: int, state: Sequence[float]) -> None:
+        """This rank's weights for a checkpoint."""
+        with open(self.path("storage", "checkpoint", step, str(self._part(step))), "w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def commit(self, step: int) -> None:
+        """The parts of all ranks are written; rank 0 makes them the checkpoint."""
+        if self.rank == 0:
+            self._write("checkpoint", json.dumps({"step": step}))
+
+    def write_result(self, weights: Sequence[float]) -> None:
+        """Rank 0 writes the weights at the end."""
+        if self.rank == 0:
+            (self.folder / "result").write_text(formatted(weights))
 
     def finish(self) -> None:
         """The program's last line."""
@@ -167,6 +202,9 @@ class InjectionPoint:
     def _happen(self) -> None:
         self.note()
         self._fault.do(self)
+
+    def _part(self, step: int) -> Path:
+        return self.folder / f"part-{self.rank}.{step}"
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.folder / f".{name}-{os.getpid()}"

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, InjectionPoint, formatted, numbers
-from benchmarks.programs.rank_client import connected_client
+from benchmarks.faults.injection import SHARDS, InjectionPoint, row_of
+from benchmarks.programs.rank_client import connected_client, section
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -42,10 +40,8 @@ class Series(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         step = self._first + index + (self._phase == "step")
-        offset = int(Path(point.path("data", self._phase, step, str(folder / "data"))).read_text())
-        own = range(int(os.environ["RANK"]), SHARDS, int(os.environ["WORLD_SIZE"]))
-        columns = zip(*(numbers(step, shard + offset) for shard in own), strict=True)
-        return torch.tensor([sum(column) for column in columns], dtype=torch.float64)
+        own = range(point.rank, SHARDS, point.world)
+        return torch.tensor(row_of(step, own, point.offset(step, self._phase)), dtype=torch.float64)
 
 
 class Circle:
@@ -56,22 +52,11 @@ class Circle:
 
     def combine(self, tensor: torch.Tensor, phase: str, step: int) -> None:
         """The sum over all ranks, in place."""
-        point.enters(phase, step)
-        if not self._is_replaced(tensor, phase, step):
-            dist.all_reduce(tensor)
+        point.combine(lambda: dist.all_reduce(tensor), tensor, phase, step, self._some)
 
     def align(self, phase: str, step: int) -> None:
         """All ranks have reached this place."""
-        if not self._is_replaced(torch.zeros(1), phase, step):
-            dist.barrier()
-
-    def _is_replaced(self, tensor: torch.Tensor, phase: str, step: int) -> bool:
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, self._some)
-        if (action := point.instead("collective", phase, step)) is None:
-            return False
-        action(point, tensor)
-        return True
+        point.combine(dist.barrier, torch.zeros(1), phase, step, self._some)
 
 
 class Descent:
@@ -91,19 +76,9 @@ class Descent:
         self._model.sub_(0.25 * self._model.grad)
 
 
-@contextmanager
-def within(name: str) -> Iterator[None]:
-    """A section of the client, as both clients have it."""
-    if client is not None:
-        client.start_section(name)
-    yield
-    if client is not None:
-        client.end_section(name)
-
-
 def advance_b() -> tuple[Circle, torch.nn.Parameter, Descent | torch.optim.Optimizer, int]:
     """Meet the other ranks, and read the last checkpoint."""
-    with within("setup"):
+    with section(client, "setup"):
         point.at("init")
         dist.init_process_group("gloo", timeout=point.group_timeout)
         circle = Circle()
@@ -145,10 +120,8 @@ def advance() -> None:
     rank = dist.get_rank()
     batches = iter(DataLoader(Series(first, "step"), batch_size=None, num_workers=point.workers))
     for step in range(first + 1, TOTAL + 1):
-        if point.leaves_loop(step):
-            break
-        with within("step"):
-            with within("data_loading"):
+        with section(client, "step"):
+            with section(client, "data_loading"):
                 batch = next(batches)
             point.at("step", step)
             optimizer.zero_grad()
@@ -158,17 +131,15 @@ def advance() -> None:
             assert model.grad is not None
             circle.combine(model.grad, "collective", step)
             optimizer.step()
-        if client is not None:
-            client.heartbeat(step) if who == "holdfast" else client.send_heartbeat()
+        client.heartbeat(step) if who == "holdfast" else client.send_heartbeat()
         if step % EVERY == 0:
-            with within("validation"):
+            with section(client, "validation"):
                 advance_c(step, model.data, circle)
-            with within("checkpointing"):
+            with section(client, "checkpointing"):
                 advance_d(step, model.data, rank, circle)
     point.at("shutdown", TOTAL)
     circle.align("shutdown", TOTAL)
-    if rank == 0:
-        (folder / "result").write_text(formatted(model.tolist()))
+    point.write_result(model.tolist())
     dist.destroy_process_group()
 
 

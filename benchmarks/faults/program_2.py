@@ -7,16 +7,14 @@ checkpoints, and heartbeats are sent by hand. The names are arbitrary on purpose
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
-from benchmarks.programs.rank_client import connected_client
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, numbers, row_of
+from benchmarks.programs.rank_client import connected_client, section
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -31,34 +29,12 @@ PIECES = 2
 """Microbatches of a step."""
 
 
-class Ward:
-    """The client of the launcher, where there is one: heartbeats for all, sections for two places."""
-
-    def __init__(self) -> None:
-        self.client = connected_client(who)
-
-    def beat(self) -> None:
-        """One heartbeat."""
-        if self.client is not None:
-            self.client.send_heartbeat()
-
-    def open(self, name: str) -> None:
-        """Begin a section."""
-        if self.client is not None:
-            self.client.start_section(name)
-
-    def close(self, name: str) -> None:
-        """End it."""
-        if self.client is not None:
-            self.client.end_section(name)
-
-
 class Mill:
     """One rank: its place in the grid, its weights, its threads."""
 
-    def __init__(self, ward: Ward) -> None:
-        self._ward = ward
-        ward.open("zeta")
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        client.start_section("zeta")
         point.at("init")
         dist.init_process_group("gloo", timeout=point.group_timeout)
         self._rank, self._world = dist.get_rank(), dist.get_world_size()
@@ -67,8 +43,8 @@ class Mill:
         self._team = teams[self._rank // self._width]
         self._before = self._rank - self._width if self._rank >= self._width else None
         self._after = self._rank + self._width if self._rank + self._width < self._world else None
-        self._done = json.loads((folder / "checkpoint").read_text())["step"]
-        first = [0.0] * WIDTH if not self._done else json.loads(self._file(self._done).read_text())
+        self._done = point.saved_step()
+        first = point.get(self._done, WIDTH)
         self._state = torch.nn.Parameter(torch.tensor(first, dtype=torch.float64))
         self._join(torch.zeros(1), None, "init", 0)
         self._inbox: queue.Queue[tuple[torch.Tensor, list[torch.Tensor]]] = queue.Queue(2)
@@ -76,14 +52,14 @@ class Mill:
         self._written = threading.Event()
         threading.Thread(target=self._fill, name="t1", daemon=True).start()
         threading.Thread(target=self._drain, name="t2", daemon=True).start()
-        ward.close("zeta")
+        client.end_section("zeta")
 
     def turn(self) -> None:
         """All steps from the last checkpoint to the end."""
         for step in range(self._done + 1, TOTAL + 1):
             point.at("step", step)
             self._one(step, *self._inbox.get())
-            self._ward.beat()
+            self._client.send_heartbeat()
             if step % EVERY == 0 and step < TOTAL:
                 point.at("checkpoint", step)
                 self._written = threading.Event()
@@ -92,8 +68,7 @@ class Mill:
                 self._settle(step - 2)
         point.at("shutdown", TOTAL)
         self._join(torch.zeros(1), None, "shutdown", TOTAL)
-        if self._rank == 0:
-            (folder / "result").write_text(formatted(self._state.tolist()))
+        point.write_result(self._state.tolist())
         dist.destroy_process_group()
 
     def _one(self, step: int, start: torch.Tensor, marks: list[torch.Tensor]) -> None:
@@ -115,7 +90,7 @@ class Mill:
                 flow = (flow * marks[piece]).sum()
                 total += flow.detach()
             flows.append((source, flow))
-            self._ward.beat()
+            self._client.send_heartbeat()
         for piece, (source, flow) in enumerate(flows):
             slope = torch.ones_like(flow)
             if self._after is not None:
@@ -148,51 +123,35 @@ class Mill:
             dist.recv(tensor, peer)
 
     def _join(self, tensor: torch.Tensor, group: Any, phase: str, step: int) -> None:
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, self._team)
-        if (action := point.instead("collective", phase, step)) is not None:
-            action(point, tensor)
-        else:
-            dist.all_reduce(tensor, group=group)
+        point.combine(lambda: dist.all_reduce(tensor, group=group), tensor, phase, step, self._team)
 
     def _settle(self, step: int) -> None:
-        """The parts of all ranks are complete; rank 0 makes them the checkpoint."""
-        self._ward.open("kappa")
-        self._written.wait()
-        dist.barrier()
-        if self._rank == 0:
-            (folder / "checkpoint.new").write_text(json.dumps({"step": step}))
-            (folder / "checkpoint.new").replace(folder / "checkpoint")
-        self._ward.close("kappa")
-
-    def _file(self, step: int) -> Path:
-        return folder / f"part-{self._rank}.{step}"
+        """Wait for the parts of all ranks, which are a checkpoint then."""
+        with section(self._client, "kappa"):
+            self._written.wait()
+            dist.barrier()
+            point.commit(step)
 
     def _fill(self) -> None:
         """Thread: the data of each step, ahead of it."""
         own = [shard for shard in range(SHARDS) if shard % self._width == self._rank % self._width]
         for step in range(self._done + 1, TOTAL + 1):
-            offset = int(Path(point.path("data", "step", step, str(folder / "data"))).read_text())
+            offset = point.offset(step)
             marks = []
             for piece in range(PIECES):
                 shards = [shard for shard in own if shard * PIECES // SHARDS == piece]
-                columns = zip(*(numbers(step, shard + offset) for shard in shards), strict=True)
-                marks.append(torch.tensor([sum(column) for column in columns], dtype=torch.float64))
+                marks.append(torch.tensor(row_of(step, shards, offset), dtype=torch.float64))
             self._inbox.put((torch.tensor(numbers(step, 0), dtype=torch.float64), marks))
 
     def _drain(self) -> None:
         """Thread: writes this rank's parts."""
         while True:
             step, state, written = self._outbox.get()
-            path = point.path("storage", "checkpoint", step, str(self._file(step)))
-            with open(path, "w") as file:
-                json.dump(state, file)
-                file.flush()
-                os.fsync(file.fileno())
+            point.put(step, state)
             written.set()
 
 
 if __name__ == "__main__":
-    point.ward = Ward()
+    point.ward = connected_client(who)
     Mill(point.ward).turn()
     point.finish()

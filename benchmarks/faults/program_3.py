@@ -8,18 +8,16 @@ are words of other languages, sections too.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
-from benchmarks.programs.rank_client import connected_client
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, numbers, row_of
+from benchmarks.programs.rank_client import connected_client, section
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -40,10 +38,8 @@ class Vorrat(IterableDataset[torch.Tensor]):
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         for step in range(self._first, TOTAL + 1):
-            path = point.path("data", "step", step, str(folder / "data"))
-            offset = int(Path(path).read_text())
-            rows = [numbers(step, shard + offset)[self._columns] for shard in self._shards]
-            yield torch.tensor([sum(column) for column in zip(*rows, strict=True)], dtype=torch.float64)
+            row = row_of(step, self._shards, point.offset(step))
+            yield torch.tensor(row[self._columns], dtype=torch.float64)
 
 
 class Kopie(torch.autograd.Function):
@@ -85,11 +81,7 @@ def pisar(inbox: Connection, other: Connection) -> None:
     try:
         while True:
             step, state = inbox.recv()
-            path = point.path("storage", "checkpoint", step, str(folder / f"part-{point.rank}.{step}"))
-            with open(path, "w") as file:
-                json.dump(state, file)
-                file.flush()
-                os.fsync(file.fileno())
+            point.put(step, state)
             inbox.send(step)
     except (EOFError, OSError):
         os._exit(1)
@@ -100,8 +92,8 @@ class Werk:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        with self.teil("начало"):
-            self._done = json.loads((folder / "checkpoint").read_text())["step"]
+        with section(self.client, "начало"):
+            self._done = point.saved_step()
             tensor_width = 2 if point.world % 2 == 0 else 1
             row, column = divmod(point.rank, tensor_width)
             width = WIDTH // tensor_width
@@ -123,50 +115,37 @@ class Werk:
             self.tensor_group = [dist.new_group(pair) for pair in pairs][row]
             stripes = [[*every[k::tensor_width]] for k in range(tensor_width)]
             self.data_group = [dist.new_group(stripe) for stripe in stripes][column]
-            first = [0.0] * width
-            if self._done:
-                first = json.loads((folder / f"part-{point.rank}.{self._done}").read_text())
+            first = point.get(self._done, width)
             self.weights = torch.nn.Parameter(torch.tensor(first, dtype=torch.float64))
             self.weights.register_post_accumulate_grad_hook(self._bereit)
             self._step, self._works = 0, list[Any]()
             self._join(torch.zeros(1), None, "init", 0)
 
-    @contextmanager
-    def teil(self, name: str) -> Iterator[None]:
-        """A section of the client, if there is one."""
-        if self.client is not None:
-            self.client.start_section(name)
-        yield
-        if self.client is not None:
-            self.client.end_section(name)
-
     def lauf(self) -> None:
         """All steps from the last checkpoint to the end."""
         for step in range(self._done + 1, TOTAL + 1):
             self._step = step
-            with self.teil("étape nº1"):
+            with section(self.client, "étape nº1"):
                 self._durchgang(step)
-            if self.client is not None:
-                self.client.send_heartbeat()
+            self.client.send_heartbeat()
             if step % EVERY == 0:
-                with self.teil("проверка/тест"):
+                with section(self.client, "проверка/тест"):
                     self._pruefung(step)
                 self._outbox.send((step, self.weights.tolist()))
                 point.at("checkpoint", step)
             elif step % EVERY == 2 and step - 2 > self._done:
-                with self.teil("保存"):
+                with section(self.client, "保存"):
                     self._abschluss(step - 2)
         point.at("shutdown", TOTAL)
         parts = [torch.zeros_like(self.weights) for _ in range(dist.get_world_size(self.tensor_group))]
         dist.all_gather(parts, self.weights.detach(), group=self.tensor_group)
         self._join(torch.zeros(1), None, "shutdown", TOTAL)
-        if point.rank == 0:
-            (folder / "result").write_text(formatted(torch.cat(parts).tolist()))
+        point.write_result(torch.cat(parts).tolist())
         dist.destroy_process_group()
 
     def _durchgang(self, step: int) -> None:
         """One step."""
-        with self.teil("データ"):
+        with section(self.client, "データ"):
             row = next(self._rows)
         point.at("step", step)
         self.weights.grad = None
@@ -204,21 +183,13 @@ class Werk:
         dist.broadcast_object_list(found, src=root)
 
     def _abschluss(self, step: int) -> None:
-        """The parts of all ranks are complete; rank 0 makes them the checkpoint."""
+        """Wait for the parts of all ranks, which are a checkpoint then."""
         self._outbox.recv()
         dist.barrier()
-        if point.rank == 0:
-            (folder / "checkpoint.new").write_text(json.dumps({"step": step}))
-            (folder / "checkpoint.new").replace(folder / "checkpoint")
+        point.commit(step)
 
     def _join(self, tensor: torch.Tensor, group: Any, phase: str, step: int) -> None:
-        point.enters(phase, step)
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, self.data_group)
-        if (action := point.instead("collective", phase, step)) is not None:
-            action(point, tensor)
-        else:
-            dist.all_reduce(tensor, group=group)
+        point.combine(lambda: dist.all_reduce(tensor, group=group), tensor, phase, step, self.data_group)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ step's data and writes checkpoints. The launcher gets heartbeats only, or counts
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, numbers, row_of
 from benchmarks.programs.rank_client import connected_client
 
 who, folder = sys.argv[1], Path(sys.argv[2])
@@ -55,8 +53,8 @@ class Tuberia:
         ends = sorted({0, self.last})
         pair = dist.new_group(ends)
         self.pair = pair if self.rank in ends else None
-        self._done = json.loads((folder / "checkpoint").read_text())["step"]
-        first = [0.0] * WIDTH if not self._done else json.loads(self._file(self._done).read_text())
+        self._done = point.saved_step()
+        first = point.get(self._done, WIDTH)
         self.state = torch.nn.Parameter(torch.tensor(first, dtype=torch.float64))
         self._paso = Paso(self.state) if who else torch.optim.SGD([self.state], lr=0.25)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="hilo")
@@ -73,24 +71,20 @@ class Tuberia:
                 ahead = self._pool.submit(self._lee, step + 1)
             point.at("step", step)
             self._vuelta(step, marks)
-            if self.client is not None:
-                self.client.send_heartbeat()
+            self.client.send_heartbeat()
             if step % EVERY == 0:
                 point.at("validation", step)
                 tensor = torch.zeros(8)
                 self._join(lambda tensor=tensor: dist.all_reduce(tensor), tensor, "validation", step)
-                self._saved = self._pool.submit(self._guarda, step, self.state.tolist())
+                self._saved = self._pool.submit(point.put, step, self.state.tolist())
                 point.at("checkpoint", step)
             elif step % EVERY == 2 and self._saved is not None:
                 self._saved.result()
                 dist.barrier()
-                if self.rank == 0:
-                    (folder / "checkpoint.new").write_text(json.dumps({"step": step - 2}))
-                    (folder / "checkpoint.new").replace(folder / "checkpoint")
+                point.commit(step - 2)
         point.at("shutdown", TOTAL)
         self._join(lambda: dist.barrier(), torch.zeros(1), "shutdown", TOTAL)
-        if self.rank == 0:
-            (folder / "result").write_text(formatted(self.state.tolist()))
+        point.write_result(self.state.tolist())
         dist.destroy_process_group()
 
     def _vuelta(self, step: int, marks: list[torch.Tensor]) -> None:
@@ -161,33 +155,13 @@ class Tuberia:
         work.wait()
 
     def _join(self, call: Callable[[], Any], tensor: torch.Tensor, phase: str, step: int) -> None:
-        point.enters(phase, step)
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, self.pair)
-        if (action := point.instead("collective", phase, step)) is not None:
-            action(point, tensor)
-        else:
-            call()
-
-    def _file(self, step: int) -> Path:
-        return folder / f"part-{self.rank}.{step}"
+        point.combine(call, tensor, phase, step, self.pair)
 
     def _lee(self, step: int) -> list[torch.Tensor]:
         """Thread: the data of a step."""
-        offset = int(Path(point.path("data", "step", step, str(folder / "data"))).read_text())
-        marks = []
-        for gota in range(GOTAS):
-            shards = range(gota, SHARDS, GOTAS)
-            columns = zip(*(numbers(step, shard + offset) for shard in shards), strict=True)
-            marks.append(torch.tensor([sum(column) for column in columns], dtype=torch.float64))
-        return marks
-
-    def _guarda(self, step: int, state: list[float]) -> None:
-        """Thread: this rank's part of a checkpoint."""
-        with open(point.path("storage", "checkpoint", step, str(self._file(step))), "w") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        offset = point.offset(step)
+        rows = (row_of(step, range(gota, SHARDS, GOTAS), offset) for gota in range(GOTAS))
+        return [torch.tensor(row, dtype=torch.float64) for row in rows]
 
 
 if __name__ == "__main__":

@@ -6,16 +6,13 @@ checkpoint is saved asynchronously in a group of its own. The names are arbitrar
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
-from benchmarks.programs.rank_client import connected_client
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, row_of
+from benchmarks.programs.rank_client import connected_client, section
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -42,10 +39,8 @@ class Ledger(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         step = self._first + index + 1
-        offset = int(Path(point.path("data", "step", step, str(folder / "data"))).read_text())
         own = range(point.rank, SHARDS, point.world)
-        columns = zip(*(numbers(step, shard + offset) for shard in own), strict=True)
-        return torch.tensor([sum(column) for column in columns], dtype=torch.float64)
+        return torch.tensor(row_of(step, own, point.offset(step)), dtype=torch.float64)
 
 
 class Quill(torch.nn.Module):
@@ -79,11 +74,11 @@ class Loom:
 
     def __init__(self, client: Any) -> None:
         self._client, self._step = client, 0
-        with self._part("prep"):
+        with section(self._client, "prep"):
             point.at("init")
             dist.init_process_group("gloo", timeout=point.group_timeout)
             self._aside = dist.new_group()
-            self._done = json.loads((folder / "checkpoint").read_text())["step"]
+            self._done = point.saved_step()
             self._quill = Quill()
             if self._done:
                 found = {"state": self._quill.state.data}
@@ -99,12 +94,11 @@ class Loom:
         rows = DataLoader(Ledger(self._done), batch_size=None, num_workers=1)
         for step, row in enumerate(rows, self._done + 1):
             self._step = step
-            with self._part("fit"):
+            with section(self._client, "fit"):
                 self._one(step, row)
-            if self._client is not None:
-                self._client.send_heartbeat()
+            self._client.send_heartbeat()
             if step % EVERY == 0:
-                with self._part("eval"):
+                with section(self._client, "eval"):
                     if point.rank == point.chosen:
                         point.at("validation", step)
                     self._join(torch.zeros(1), "validation", step)
@@ -115,17 +109,8 @@ class Loom:
                 self._settle(*self._saved)
         point.at("shutdown", TOTAL)
         self._join(torch.zeros(1), "shutdown", TOTAL)
-        if point.rank == 0:
-            (folder / "result").write_text(formatted(self._quill.state.tolist()))
+        point.write_result(self._quill.state.tolist())
         dist.destroy_process_group()
-
-    @contextmanager
-    def _part(self, name: str) -> Iterator[None]:
-        if self._client is not None:
-            self._client.start_section(name)
-        yield
-        if self._client is not None:
-            self._client.end_section(name)
 
     def _one(self, step: int, row: torch.Tensor) -> None:
         point.at("step", step)
@@ -149,21 +134,13 @@ class Loom:
         self._saved = step, saved
 
     def _settle(self, step: int, saved: Future[Any]) -> None:
-        with self._part("persist"):
+        with section(self._client, "persist"):
             saved.result()
             dist.barrier()
-        if point.rank == 0:
-            (folder / "checkpoint.new").write_text(json.dumps({"step": step}))
-            (folder / "checkpoint.new").replace(folder / "checkpoint")
+        point.commit(step)
 
     def _join(self, tensor: torch.Tensor, phase: str, step: int) -> None:
-        point.enters(phase, step)
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, None)
-        if (action := point.instead("collective", phase, step)) is not None:
-            action(point, tensor)
-        else:
-            dist.all_reduce(tensor)
+        point.combine(lambda: dist.all_reduce(tensor), tensor, phase, step)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ torch's distributed checkpoint, and the launcher gets heartbeats only. The names
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, row_of
 from benchmarks.programs.rank_client import connected_client
 
 who, folder = sys.argv[1], Path(sys.argv[2])
@@ -42,8 +41,7 @@ class Stream(IterableDataset[torch.Tensor]):
             if not path.exists():
                 return
             own = range(point.rank, SHARDS, point.world)
-            columns = zip(*(numbers(step, shard + int(path.read_text())) for shard in own), strict=True)
-            yield torch.tensor([sum(column) for column in columns], dtype=torch.float64)
+            yield torch.tensor(row_of(step, own, int(path.read_text())), dtype=torch.float64)
 
 
 class Leaf(torch.nn.Module):
@@ -97,7 +95,7 @@ class Orchard:
         for module in (self.tree.left, self.tree.right, self.tree):
             fully_shard(module, mesh=mesh)
         self._optimizer = torch.optim.SGD(self.tree.parameters(), lr=0.25)
-        self._done = json.loads((folder / "checkpoint").read_text())["step"]
+        self._done = point.saved_step()
         if self._done:
             dcp.load(self.tree.state_dict(), checkpoint_id=folder / f"dcp-{self._done}")
         self._join(torch.zeros(1), "init", 0)
@@ -107,8 +105,7 @@ class Orchard:
         rows = DataLoader(Stream(self._done + 1), batch_size=None, num_workers=1)
         for step, row in enumerate(rows, self._done + 1):
             self._one(step, row)
-            if self._client is not None:
-                self._client.send_heartbeat()
+            self._client.send_heartbeat()
             if step % EVERY == 0:
                 point.at("validation", step)
                 self._join(torch.zeros(1), "validation", step)
@@ -117,8 +114,7 @@ class Orchard:
         point.at("shutdown", TOTAL)
         self._join(torch.zeros(1), "shutdown", TOTAL)
         halves = [leaf.state.full_tensor() for leaf in (self.tree.left, self.tree.right)]  # type: ignore[operator]
-        if point.rank == 0:
-            (folder / "result").write_text(formatted(torch.cat(halves).tolist()))
+        point.write_result(torch.cat(halves).tolist())
         dist.destroy_process_group()
 
     def _one(self, step: int, row: torch.Tensor) -> None:
@@ -136,18 +132,10 @@ class Orchard:
             action(point, torch.zeros(1))
             return
         dcp.save(self.tree.state_dict(), storage_writer=Basket(step))
-        if point.rank == 0:
-            (folder / "checkpoint.new").write_text(json.dumps({"step": step}))
-            (folder / "checkpoint.new").replace(folder / "checkpoint")
+        point.commit(step)
 
     def _join(self, tensor: torch.Tensor, phase: str, step: int) -> None:
-        point.enters(phase, step)
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, None)
-        if (action := point.instead("collective", phase, step)) is not None:
-            action(point, tensor)
-        else:
-            dist.all_reduce(tensor)
+        point.combine(lambda: dist.all_reduce(tensor), tensor, phase, step)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,17 @@ second thread saves and meets those of the other ranks in a group of its own. Th
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, formatted, numbers
-from benchmarks.programs.rank_client import connected_client
+from benchmarks.faults.injection import SHARDS, WIDTH, InjectionPoint, row_of
+from benchmarks.programs.rank_client import connected_client, section
 
 who, folder = sys.argv[1], Path(sys.argv[2])
 point = InjectionPoint(folder)
@@ -37,13 +34,9 @@ CATCHES, HALF = 4, WIDTH // 2  # microbatches of a step; the width of each of th
 
 def net(step: int) -> list[list[int]]:
     """Process: this rank's rows of a step, one for each microbatch."""
-    offset = int(Path(point.path("data", "step", step, str(folder / "data"))).read_text())
+    offset = point.offset(step)
     own = range(point.rank, SHARDS, point.world)
-    rows = []
-    for catch in range(CATCHES):
-        columns = zip(*(numbers(step, shard + offset) for shard in own[catch::CATCHES]), strict=True)
-        rows.append([sum(column) for column in columns] or [0] * WIDTH)
-    return rows
+    return [row_of(step, own[catch::CATCHES], offset) or [0] * WIDTH for catch in range(CATCHES)]
 
 
 class Ferry:
@@ -76,21 +69,16 @@ class Brig:
     """One rank."""
 
     def __init__(self, client: Any) -> None:
-        self._client, self._part = client, str(folder / f"part-{point.rank}")
+        self._client = client
         # Its process begins before gloo has threads.
         self._nets = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
         self._nets.submit(os.getpid).result()
-        with self._watch("rig"):
+        with section(self._client, "rig"):
             point.at("init")
             dist.init_process_group("gloo", timeout=point.group_timeout)
             self._aside = dist.new_group()
-            self._done = json.loads((folder / "checkpoint").read_text())["step"]
-            found = (
-                [0.0] * WIDTH
-                if not self._done
-                else json.loads(Path(f"{self._part}.{self._done}").read_text())
-            )
-            whole = torch.tensor(found, dtype=torch.float64)
+            self._done = point.saved_step()
+            whole = torch.tensor(point.get(self._done, WIDTH), dtype=torch.float64)
             self.sails: list[Any] = [torch.nn.Parameter(whole[at : at + HALF].clone()) for at in (0, HALF)]
             for sail in self.sails:
                 sail.register_post_accumulate_grad_hook(self._full)
@@ -105,15 +93,14 @@ class Brig:
         ahead = self._nets.submit(net, self._done + 1)
         for step in range(self._done + 1, TOTAL + 1):
             self._step = step
-            with self._watch("leg"):
+            with section(self._client, "leg"):
                 rows = ahead.result()
                 if step < TOTAL:
                     ahead = self._nets.submit(net, step + 1)
                 self._leg(step, torch.tensor(rows, dtype=torch.float64))
-            if self._client is not None:
-                self._client.send_heartbeat()
+            self._client.send_heartbeat()
             if step % EVERY == 0:
-                with self._watch("lookout"):
+                with section(self._client, "lookout"):
                     if point.rank == point.chosen:
                         point.at("validation", step)
                     self._join(torch.zeros(WIDTH), "validation", step)
@@ -121,22 +108,13 @@ class Brig:
                 if step < TOTAL and point.instead("collective", "checkpoint", step) is None:
                     self._written = self._scribe.submit(self._write, step, torch.cat(self.sails).tolist())
             elif step % EVERY == 2 and self._written is not None:
-                with self._watch("harbour"):
+                with section(self._client, "harbour"):
                     self._written.result()
                 self._written = None
         point.at("shutdown", TOTAL)
         self._join(torch.zeros(1), "shutdown", TOTAL)
-        if point.rank == 0:
-            (folder / "result").write_text(formatted(torch.cat(self.sails).tolist()))
+        point.write_result(torch.cat(self.sails).tolist())
         dist.destroy_process_group()
-
-    @contextmanager
-    def _watch(self, name: str) -> Iterator[None]:
-        if self._client is not None:
-            self._client.start_section(name)
-        yield
-        if self._client is not None:
-            self._client.end_section(name)
 
     def _leg(self, step: int, rows: torch.Tensor) -> None:
         """One step: the microbatches, their sums, the ring."""
@@ -177,21 +155,12 @@ class Brig:
 
     def _write(self, step: int, state: list[float]) -> None:
         """Thread: this rank's part; when all are written, rank 0 makes them the checkpoint."""
-        path = point.path("storage", "checkpoint", step, f"{self._part}.{step}")
-        Path(path).write_text(json.dumps(state))
+        point.put(step, state)
         dist.barrier(group=self._aside)
-        if point.rank == 0:
-            (folder / "checkpoint.new").write_text(json.dumps({"step": step}))
-            (folder / "checkpoint.new").replace(folder / "checkpoint")
+        point.commit(step)
 
     def _join(self, tensor: torch.Tensor, phase: str, step: int) -> None:
-        point.enters(phase, step)
-        if (joint := point.joint(phase, step)) is not None:
-            joint(point, tensor, self._aside)
-        if (action := point.instead("collective", phase, step)) is not None:
-            action(point, tensor)
-        else:
-            dist.all_reduce(tensor)
+        point.combine(lambda: dist.all_reduce(tensor), tensor, phase, step, self._aside)
 
 
 if __name__ == "__main__":

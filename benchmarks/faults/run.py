@@ -183,7 +183,7 @@ class ScenarioJob(Job):
             line = [*space, "sh", "-c", _IN_NAMESPACE, "sh", *names, *line]
         one = self._scenario
         given = {
-            **{"kind": one.kind, "phase": one.phase, "rank": one.rank, "step": one.step},
+            **{"file": one.file, "kind": one.kind, "phase": one.phase, "rank": one.rank, "step": one.step},
             **{"everyone": one.everyone, "workers": one.fault.workers, "port": self._silent_port},
         }
         variables = {

@@ -206,7 +206,7 @@ def _(point: InjectionPoint) -> None:
 
 
 # vfork waits in state D, and a person sees that first; what it waits for is the child.
-@_eight("spawn_blocks", "uninterruptible", ("backward", "step"))
+@_eight("spawn_blocks", "uninterruptible", ("backward", "step"), held_out=False)
 @also("child", "what it waits for in the kernel is its child")
 def _(point: InjectionPoint) -> None:
     """A tool is started with an output that cannot be opened, and libc waits for it in the kernel."""
@@ -224,7 +224,7 @@ def _(point: InjectionPoint, path: str) -> None:
 
 
 # The main thread waits for the part of a checkpoint; the process that writes it is dead.
-@_eight("writer_dead", "checkpoint_io", ("checkpoint",), at="storage")
+@_eight("writer_dead", "checkpoint_io", ("checkpoint",), at="storage", held_out=False)
 @also("child", "the process that saves is its own, and was killed")
 def _(point: InjectionPoint, path: str) -> None:
     """The process that writes checkpoints is killed, and the rank waits for its answer, which never ends."""
@@ -289,7 +289,15 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 
 
 # A group is made by all, as a collective is; only the order of this rank is another one.
-@_eight("groups_reordered", "mismatched_collective", ("validation",), at="joint", layouts=("4",), hangs=None)
+@_eight(
+    "groups_reordered",
+    "mismatched_collective",
+    ("validation",),
+    at="joint",
+    layouts=("4",),
+    hangs=None,
+    held_out=False,
+)
 @also("startup", "it waits to meet ranks that make another group")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """All ranks make the same two groups, one of them in the other order."""

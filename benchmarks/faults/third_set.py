@@ -6,9 +6,7 @@ is to blame is decided as everywhere in the corpus, before any rule is run.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import ctypes
 import gc
 import logging
 import multiprocessing
@@ -25,8 +23,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
-from benchmarks.faults.corpus import COUNTED, FINISHED, MANY, NO_RANK, THREE, also, fault, healthy
-from benchmarks.faults.injection import InjectionPoint, ask, background, no_core
+import torch
+import torch.distributed as dist
+
+from benchmarks.faults.corpus import COUNTED, MANY, NO_RANK, THREE, also, fault, healthy
+from benchmarks.faults.injection import InjectionPoint, ask, background
 
 _third = partial(fault, held_out=True, program=3, layouts=("4", "2", "2+2", "3"))
 _fourth = partial(fault, held_out=True, program=4, layouts=("3", "2+2", "4", "2"))
@@ -41,25 +42,7 @@ _OTHER = "the odd rank is in another call, and so not in the one in which the ot
 @_third("eigenvalues", "user_code", ("forward", "checkpoint"))
 def _(point: InjectionPoint) -> None:
     """An operator of torch gets a matrix for which it needs many minutes."""
-    import torch
-
     torch.linalg.eigvals(torch.rand(6000, 6000))
-
-
-@_fourth("never_converges", "user_code", ("forward", "validation"), variants=(("step", COUNTED),))
-def _(point: InjectionPoint) -> None:
-    """The forward of a custom autograd function iterates until its error is small, and the error is NaN."""
-    import torch
-
-    class Root(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, tensor: Any) -> Any:
-            found, error = tensor, tensor.new_tensor(float("nan"))
-            while not bool(error < 1e-6):
-                found = (found + tensor / found) / 2
-            return found
-
-    Root.apply(torch.full((64,), 2.0))  # type: ignore[no-untyped-call]
 
 
 @_fourth("gc_storm", "user_code", ("step",))
@@ -92,14 +75,6 @@ def _(point: InjectionPoint) -> None:
     """A rank opens its log, a named pipe from which no process reads."""
     os.mkfifo(path := str(point.folder / f"events-{point.rank}"))
     logging.getLogger("events").addHandler(logging.FileHandler(path))
-
-
-@_third("eval_never_ends", "user_code", ("validation",), at="joint", layouts=MANY)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank decodes a sample whose end token never comes; the others wait for its answer."""
-    tokens = [7]
-    while point.mine and tokens[-1] != 0:
-        tokens = [*tokens[-64:], (tokens[-1] * 48271) % 2147483647 or 1]
 
 
 # For another thread
@@ -147,37 +122,7 @@ def _(point: InjectionPoint) -> None:
             raise OSError("upload failed")
 
 
-@_third("async_event", "lock", ("forward", "validation"))
-@also("user_code", "an event loop that has nothing to do rests, in the program's own coroutine")
-def _(point: InjectionPoint) -> None:
-    """A coroutine waits for an event that no other one sets."""
-
-    async def ready() -> None:
-        await asyncio.gather(asyncio.Event().wait(), asyncio.sleep(0.1))
-
-    asyncio.run(ready())
-
-
 # For another process
-
-
-@_third("fork_with_lock", "child", ("forward",))
-@also("lock", "its child waits for a lock, whose holder was a thread of the parent and was not copied")
-def _(point: InjectionPoint) -> None:
-    """A rank forks while a thread of it has a lock; the child wants the lock, and the rank waits for the child."""
-    guard, taken = threading.Lock(), threading.Event()
-
-    def index() -> None:
-        with guard:
-            taken.set()
-            time.sleep(1)
-
-    background(index)
-    taken.wait()
-    if (pid := os.fork()) == 0:
-        with guard:
-            os._exit(0)
-    os.waitpid(pid, 0)
 
 
 @_third("manager_stopped", "child", ("step",), held_out=False)
@@ -191,13 +136,6 @@ def _(point: InjectionPoint) -> None:
         if "Manager" in process.name and process.pid is not None:
             os.kill(process.pid, signal.SIGSTOP)
     print(shared["epoch"])
-
-
-@_third("worker_starves", "data_loading", ("step",), at="data")
-def _(point: InjectionPoint, path: str) -> None:
-    """A worker of the data loader polls for the next shard, which no process writes."""
-    while not (point.folder / "shard-000017").exists():
-        time.sleep(0.05)
 
 
 @_third("worker_leaves", "data_loading", ("step",), at="data")
@@ -235,13 +173,6 @@ def _(point: InjectionPoint, path: str) -> None:
 def _(point: InjectionPoint) -> None:
     """A rank lists old checkpoints on a filesystem that does not answer."""
     os.listdir(point.folder / "mounted")
-
-
-@_third("exit_joins_child", "shutdown", ("shutdown",), options=FINISHED)
-@also("child", "the interpreter waits at its exit for a child")
-def _(point: InjectionPoint) -> None:
-    """A rank is done, and at its exit Python waits for a child that does not end."""
-    multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,)).start()
 
 
 # For a service
@@ -297,27 +228,13 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @also("missing_collective", _OTHER)
 def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank sums its gradient over its tensor group instead of its data group."""
-    import torch.distributed as dist
-
     dist.all_reduce(tensor, group=point.ward.tensor_group)
-
-
-@_odd_4("gathers_more", "mismatched_collective", ("validation",), at="joint")
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank gathers three times as many numbers as the others."""
-    import torch
-    import torch.distributed as dist
-
-    own = torch.zeros(24 if point.mine else 8)
-    dist.all_gather([torch.zeros_like(own) for _ in range(point.world)], own)
 
 
 @_odd_4("own_root", "mismatched_collective", ("validation",), at="joint")
 @also("missing_collective", _OTHER)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """One rank takes another one than rank 0 for the one that broadcasts an object."""
-    import torch.distributed as dist
-
     dist.broadcast_object_list([{"best": 1}], src=(point.rank or 1) if point.mine else 0)
 
 
@@ -325,9 +242,6 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @also("missing_collective", "none of them comes to the receive for which the other waits")
 def _(point: InjectionPoint) -> None:
     """Ranks exchange a large tensor in pairs, and both of each pair send first."""
-    import torch
-    import torch.distributed as dist
-
     dist.send(torch.zeros(1 << 22), point.rank ^ 1)
     dist.recv(torch.zeros(1 << 22), point.rank ^ 1)
 
@@ -336,28 +250,13 @@ def _(point: InjectionPoint) -> None:
 @also("mismatched_collective", _OTHER)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """All ranks but one make a second process group of all ranks."""
-    import torch.distributed as dist
-
     if not point.mine:
         dist.new_group()
-
-
-@_odd_3("barrier_forgotten", "mismatched_collective", ("validation", "shutdown"), at="joint")
-@also("missing_collective", _OTHER)
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """All ranks but one, which had something else to do, wait in a barrier."""
-    import torch.distributed as dist
-
-    if not point.mine:
-        dist.barrier()
 
 
 @_odd_3("stopped_peers_raise", "stopped", ("collective",), at="joint", layouts=MANY, held_out=False)
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank is stopped; the others wait 1.5 s for their collective, and raise."""
-    import torch
-    import torch.distributed as dist
-
     if point.mine:
         os.kill(os.getpid(), signal.SIGSTOP)
     work = dist.all_reduce(torch.zeros(8), async_op=True)
@@ -369,8 +268,6 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @also("missing_collective", "it left its process group, and never came to the collective of the others")
 def _(point: InjectionPoint) -> None:
     """A rank leaves its process group and sleeps; the others' connections are closed."""
-    import torch.distributed as dist
-
     dist.destroy_process_group()
     time.sleep(3600)
 
@@ -379,8 +276,6 @@ def _(point: InjectionPoint) -> None:
 @also("missing_collective", "it waits for a message that is never sent, and never receives its neighbour's")
 def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
     """A stage waits for a message with a tag with which its neighbour sends none."""
-    import torch.distributed as dist
-
     dist.recv(tensor, peer, tag=7)
 
 
@@ -390,8 +285,6 @@ def _(point: InjectionPoint, tensor: Any, peer: int) -> None:
 @_ends_4("early_stop", "early_exit", ("step", "exchange"))
 def _(point: InjectionPoint) -> NoReturn:
     """A rank finds its loss good enough, leaves its process group, and ends in good order."""
-    import torch.distributed as dist
-
     dist.destroy_process_group()
     sys.exit(0)
 
@@ -430,24 +323,6 @@ def _(point: InjectionPoint) -> None:
     time.sleep(60)
 
 
-@_ends_3("segv_in_hook", "signal", ("backward",), at="hook")
-def _(point: InjectionPoint) -> None:
-    """A gradient's hook crashes in native code."""
-    no_core()
-    ctypes.string_at(0)
-
-
-@_ends_3("hoards", "out_of_memory", ("forward",), needs=("cgroup",))
-def _(point: InjectionPoint) -> None:
-    """A rank keeps every activation, until the kernel kills it for its memory."""
-    import torch
-
-    with open(f"{point.folder.joinpath('cgroup').read_text()}/cgroup.procs", "w") as procs:
-        procs.write(str(os.getpid()))
-    kept = [torch.ones(1 << 20) for _ in range(512)]
-    print(len(kept))
-
-
 @_ends_4("chained_reset", "exception", ("forward", "team"))
 def _(point: InjectionPoint) -> NoReturn:
     """A rank raises a ValueError of its own, whose cause is a connection that a metrics service has reset."""
@@ -463,25 +338,7 @@ def _(point: InjectionPoint) -> NoReturn:
     raise FloatingPointError("the loss is NaN")
 
 
-@_ends_4("bad_library", "exception", ("import",))
-def _(point: InjectionPoint) -> NoReturn:
-    """A library cannot be imported on one rank."""
-    raise ImportError("libkernels.so.3: cannot open shared object file: No such file or directory")
-
-
 # Healthy
-
-
-@_well_3("long_evaluation", "validation", "4")
-def _(point: InjectionPoint) -> None:
-    """A rank evaluates for 1.6 s of a limit of 3 s."""
-    time.sleep(1.6)
-
-
-@_well_3("slow_saver", "checkpoint", "2+2", at="storage")
-def _(point: InjectionPoint, path: str) -> None:
-    """The process that writes checkpoints takes 1.5 s."""
-    time.sleep(1.5)
 
 
 @_well_3("paused_worker", "step", "2", at="data")
@@ -511,8 +368,6 @@ def _(point: InjectionPoint) -> None:
 @_well_4("barrier_in_time", "validation", "4", at="joint")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """A rank comes 1.5 s late to a monitored barrier with a limit of 8 s."""
-    import torch.distributed as dist
-
     if point.mine:
         time.sleep(1.5)
     dist.monitored_barrier(timeout=timedelta(seconds=8))
@@ -521,8 +376,6 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
 @_well_4("second_group", "collective", "3", at="joint")
 def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
     """All ranks make a second group during the training, one of them 2 s late."""
-    import torch.distributed as dist
-
     if point.mine:
         time.sleep(2)
     dist.all_reduce(tensor.clone(), group=dist.new_group())

@@ -1,9 +1,10 @@
-"""Faults by which a rank waits for what is outside of its process: children, services, data, storage."""
+"""Faults by which a rank waits: for a lock or a thread, a child, a service, data or storage."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import http.client
 import logging
 import logging.handlers
@@ -12,15 +13,14 @@ import os
 import queue
 import signal
 import socket
-import ssl
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from datetime import timedelta
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 from benchmarks.faults.corpus import (
     COUNTED,
@@ -29,19 +29,167 @@ from benchmarks.faults.corpus import (
     OWN_CODE,
     READS,
     STARTED,
+    TRAINING,
     also,
     fault,
     held_out,
     second,
 )
-from benchmarks.faults.injection import InjectionPoint, ask
-
-_AT_START = {"init": ("checkpoint_io", "startup")}
+from benchmarks.faults.injection import InjectionPoint, ask, background
 
 
 def _fifo(path: str, rank: int) -> str:
     os.mkfifo(other := f"{path}.{rank}.copy")
     return other
+
+
+# For a lock, a queue, a thread or a future of its own process
+
+
+@fault("lock", "lock", ("init", *TRAINING, "shutdown"), waits=True)
+def _(point: InjectionPoint) -> None:
+    """A thread takes a lock that it has already."""
+    guard = threading.Lock()
+    with guard, guard:
+        pass
+
+
+@fault("two_locks", "lock", TRAINING)
+def _(point: InjectionPoint) -> None:
+    """Two threads each wait for the lock that the other has."""
+    first, second = threading.Lock(), threading.Lock()
+    both = threading.Barrier(2)
+
+    def other() -> None:
+        with second:
+            both.wait()
+            with first:
+                pass
+
+    threading.Thread(target=other, daemon=True).start()
+    with first:
+        both.wait()
+        with second:
+            pass
+
+
+@fault("queue", "lock", STARTED, waits=True)
+def _(point: InjectionPoint) -> None:
+    """A rank waits for a queue that stays empty."""
+    queue.Queue[int]().get()
+
+
+@fault("event", "lock", STARTED, waits=True)
+def _(point: InjectionPoint) -> None:
+    """A rank waits for an event that is never set."""
+    threading.Event().wait()
+
+
+@fault("thread", "lock", ("step", "validation", "checkpoint", "shutdown"))
+@also("user_code", "the main thread waits for another one, which sleeps in the program's own code")
+def _(point: InjectionPoint) -> None:
+    """A rank joins a thread that sleeps."""
+    other = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
+    other.start()
+    other.join()
+
+
+@second("import_lock", "lock", ("forward", "backward"))
+@also("user_code", "the thread that has the import lock sleeps in a module of the program")
+def _(point: InjectionPoint) -> None:
+    """A thread never finishes an import, and the main thread imports the same module."""
+    name = f"lazy_part_{point.rank}"
+    (point.folder / f"{name}.py").write_text("import time\ntime.sleep(3600)\n")
+    sys.path.insert(0, str(point.folder))
+    background(__import__, name)
+    time.sleep(0.3)
+    __import__(name)
+
+
+@second("log_lock", "lock", ("step", "exchange"))
+@also("user_code", "the thread that has the handler's lock writes into a full pipe")
+def _(point: InjectionPoint) -> None:
+    """A thread logs into a pipe that is full, and the main thread waits for the handler."""
+    _, writer = os.pipe()
+    logger = logging.getLogger("metrics")
+    logger.addHandler(logging.StreamHandler(os.fdopen(writer, "w")))
+    logger.propagate = False
+
+    def flood() -> None:
+        while True:
+            logger.warning("x" * 1000)
+
+    background(flood)
+    time.sleep(0.5)
+    logger.warning("loss")
+
+
+@second("future_never_done", "lock", ("forward", "team"))
+def _(point: InjectionPoint) -> None:
+    """A rank waits in native code for a future that is never completed."""
+    import torch
+
+    torch.futures.Future[int]().wait()
+
+
+@second("full_queue", "lock", ("step", "team"))
+def _(point: InjectionPoint) -> None:
+    """A rank puts its metrics into a bounded queue, and the thread that takes them out has died."""
+    metrics: queue.Queue[float] = queue.Queue(4)
+    writer = threading.Thread(target=metrics.get, daemon=True)
+    writer.start()
+    while True:
+        metrics.put(1.0)
+
+
+@second("blocked_loop", "lock", ("forward", "checkpoint"))
+@also("user_code", "a callback of the program sleeps on the event loop's thread, for which the rank waits")
+def _(point: InjectionPoint) -> None:
+    """A rank waits for a coroutine, and a callback blocks the event loop that is to run it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    loop.call_soon_threadsafe(time.sleep, 3600)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+
+
+# For a lock of another process
+
+
+@fault("file_lock", "lock", OWN_CODE, waits=True)
+def _(point: InjectionPoint) -> None:
+    """A file is locked by another process of the machine."""
+    with open(point.folder / "locked") as file:  # locked by `fixtures`
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+@fault("process_lock", "lock", STARTED, waits=True)
+def _(point: InjectionPoint) -> None:
+    """A lock between processes is held by one that is gone."""
+    guard = multiprocessing.get_context("fork").Lock()
+    if (pid := os.fork()) == 0:
+        guard.acquire()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    guard.acquire()
+
+
+@second("database_lock", "lock", ("step", "checkpoint"))
+@also("user_code", "SQLite sleeps between its attempts, in the rank itself")
+def _(point: InjectionPoint) -> None:
+    """Another process has locked the database into which a rank writes its metrics."""
+    sqlite3.connect(point.folder / "metrics.db", timeout=3600).execute("insert into loss values (1)")
+
+
+@fault("cache_under_lock", "user_code", ("collective", "checkpoint"), at="joint", layouts=("4", "3", "2"))
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """One rank computes a cache forever and has locked its file; the others wait for this lock."""
+    if not point.mine:
+        time.sleep(0.5)
+    with open(point.folder / "cache", "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        number = 1
+        while point.mine:
+            number = number * 48271 % 2147483647
 
 
 # Children
@@ -51,15 +199,6 @@ def _fifo(path: str, rank: int) -> str:
 def _(point: InjectionPoint) -> None:
     """A rank waits for a program that does not end."""
     subprocess.run(["sleep", "3600"], check=True)
-
-
-@fault("wait_for_child", "child", OWN_CODE, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A rank waits for a child that it forked."""
-    if (pid := os.fork()) == 0:
-        time.sleep(3600)
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 @fault("output_of_child", "child", OWN_CODE, waits=True)
@@ -98,7 +237,7 @@ def _(point: InjectionPoint) -> None:
     libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, arguments, variables)
 
 
-@second("pool_of_processes", "child", ("init", "forward"), in_phase={"init": ("child", "startup")})
+@second("pool_of_processes", "child", ("init", "forward"), waits=True)
 @also("lock", "the means by which it waits for its child is a lock of its own process")
 def _(point: InjectionPoint) -> None:
     """A rank waits for the result of a process pool whose process sleeps."""
@@ -110,16 +249,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A process of a pool is killed, and the pool waits for its result forever."""
     multiprocessing.get_context("fork").Pool(1).map(os._exit, [137])
-
-
-@second("pipe_to_tracker", "child", ("step", "exchange"))
-@also("user_code", "the program's own write does not return")
-def _(point: InjectionPoint) -> None:
-    """A rank writes metrics to a child that does not read them."""
-    child = subprocess.Popen(["sleep", "3600"], stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    while True:
-        child.stdin.write(b"loss 1.0\n" * 1000)
 
 
 @second("unread_output", "child", ("step", "exchange"))
@@ -135,14 +264,6 @@ def _(point: InjectionPoint) -> None:
 def _(point: InjectionPoint) -> None:
     """A service accepts the connection and does not answer."""
     ask(point.port)
-
-
-@fault("http", "network", OWN_CODE, waits=True)
-def _(point: InjectionPoint) -> None:
-    """A web server does not answer."""
-    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-        f"http://127.0.0.1:{point.port}/weights"
-    )
 
 
 @fault("connect", "network", ("import", "init", "step", "checkpoint"), waits=True)
@@ -188,21 +309,6 @@ def _(point: InjectionPoint) -> None:
         answer.read(1 << 20)
 
 
-@second("busy_service", "network", ("step", "checkpoint"))
-@also("user_code", "most of the time the rank sleeps between two attempts, in its own loop")
-def _(point: InjectionPoint) -> None:
-    """A web server answers 503, and the rank tries again, each time after a longer pause."""
-    port = int((point.folder / "busy").read_text())  # served by `fixtures`
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    pause = 0.1
-    while True:
-        try:
-            opener.open(f"http://127.0.0.1:{port}/runs")
-        except urllib.error.HTTPError:
-            time.sleep(pause)
-            pause = min(60.0, 2 * pause)
-
-
 @second("log_collector", "network", ("team",))
 def _(point: InjectionPoint) -> None:
     """A rank logs over TCP to a collector that reads nothing."""
@@ -212,14 +318,6 @@ def _(point: InjectionPoint) -> None:
     logger.addHandler(logging.handlers.SysLogHandler(address, socktype=socket.SOCK_STREAM))
     while True:
         logger.warning("x" * 100_000)
-
-
-@second("tls_handshake", "network", ("init", "checkpoint"), waits=True)
-def _(point: InjectionPoint) -> None:
-    """A server accepts the connection and does not take part in the TLS handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    with socket.create_connection(("127.0.0.1", point.port)) as connection:
-        context.wrap_socket(connection, server_hostname="localhost")
 
 
 # Data
@@ -235,14 +333,6 @@ def _(point: InjectionPoint, path: str) -> None:
 def _(point: InjectionPoint, path: str) -> None:
     """A worker of the data loader does not come back from __getitem__."""
     time.sleep(3600)
-
-
-@fault("worker_lock", "data_loading", READS, at="data", workers=1)
-def _(point: InjectionPoint, path: str) -> None:
-    """A worker of the data loader waits for a lock that is taken."""
-    guard = threading.Lock()
-    with guard, guard:
-        pass
 
 
 @fault("dataset_file", "data_loading", READS, at="data")
@@ -269,17 +359,6 @@ def _(point: InjectionPoint, path: str) -> None:
 def _(point: InjectionPoint, path: str) -> None:
     """The server that the dataset reads from does not answer."""
     ask(point.port)
-
-
-@fault("prefetcher", "data_loading", READS, at="data")
-@also("lock", "it waits for its data, and the means is a queue of its own process")
-def _(point: InjectionPoint, path: str) -> None:
-    """The thread that reads ahead has died, and the rank waits for its queue."""
-    items: queue.Queue[str] = queue.Queue()
-    ahead = threading.Thread(target=lambda: None)
-    ahead.start()
-    ahead.join()
-    items.get()
 
 
 @second("reader_thread_died", "data_loading", ("step",), at="data")
@@ -309,22 +388,16 @@ def _(point: InjectionPoint, path: str) -> None:
 # Storage
 
 
-@fault(
-    "storage",
-    "checkpoint_io",
-    ("init", "checkpoint"),
-    in_phase=_AT_START,
-    at="storage",
-    variants=(("checkpoint", COUNTED),),
-)
+_storage = partial(fault, verdict="checkpoint_io", phases=("init", "checkpoint"), waits=True, at="storage")
+
+
+@_storage("storage", variants=(("checkpoint", COUNTED),))
 def _(point: InjectionPoint, path: str) -> str:
     """A checkpoint's file cannot be written or read."""
     return _fifo(path, point.rank)
 
 
-@fault(
-    "all_storage", "checkpoint_io", ("init", "checkpoint"), in_phase=_AT_START, at="storage", blames=NO_RANK
-)
+@_storage("all_storage", blames=NO_RANK)
 def _(point: InjectionPoint, path: str) -> str:
     """The checkpoints' storage is gone: every rank writes, none finishes."""
     return _fifo(path, point.rank)
@@ -334,21 +407,6 @@ def _(point: InjectionPoint, path: str) -> str:
 def _(point: InjectionPoint, path: str) -> str:
     """The storage takes the checkpoint's bytes one by one."""
     return str(point.folder / "slow")  # read by `fixtures`, five bytes a second
-
-
-@fault("saving_thread", "checkpoint_io", ("checkpoint",), at="storage")
-@also("lock", "the main thread waits for another thread, and that one for the storage")
-def _(point: InjectionPoint, path: str) -> str:
-    """A thread saves the checkpoint and is blocked by its storage; the rank waits for it."""
-
-    def put(other: str) -> None:
-        with open(other, "w") as file:
-            file.write("weights")
-
-    thread = threading.Thread(target=put, args=(_fifo(path, point.rank),), daemon=True)
-    thread.start()
-    thread.join()
-    return ""
 
 
 @fault("saving_child", "child", ("checkpoint",), at="storage")
