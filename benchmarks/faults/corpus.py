@@ -69,34 +69,35 @@ _FILES = (
 )
 
 _ORDER = """
-kill_9 segfault abort exit_3 os_exit_0 sys_exit_0 exception exception_in_hook - gpu_out_of_memory
-memory_error - half_saved sleep busy gil lock two_locks queue file_lock child socket - stop uninterruptible
-deaf - worker_stopped worker_sleeps dataset_file dataset_sleeps skipped - other_operation other_size
+kill_9 segfault abort exit_3 os_exit_0 sys_exit_0 exception exception_in_hook - gpu_out_of_memory memory_error
+- half_saved sleep busy gil lock two_locks queue file_lock child socket - stop uninterruptible deaf -
+worker_stopped worker_sleeps dataset_file dataset_sleeps skipped one_more other_operation other_size
 left_out_of_group wrong_port wrong_world_size thread_at_exit exit_handler storage slow_storage all_slow
 node_lost other_node - told_to_end interrupted recursion no_space no_descriptors - launcher_lost -
 regular_expression process_lock - event thread native_lock - output_of_child question connect store traced
 signal_handler finaliser closed_descriptors full_output dataset_server - - all_files all_storage -
-saving_child hung_filesystem other_order other_type - - - polls_for_file - hook_on_autograd_thread
-heartbeats_from_thread import_lock log_lock - future_never_done - database_lock reader_thread_died
-dataset_mount_hangs saver_blocked saver_thread_died pool_of_processes pool_process_killed - asyncio_service
-dripping_service - upload_at_exit segfault_after_refusal - cpu_limit - - service_resets service_times_out
-broken_pipe abort_by_watchdog skipped_send skipped_receive wrong_peer team_skipped other_group_first
-one_microbatch_more - - - polled_collective cache_under_lock monitored_barrier - full_queue - - blocked_loop
-- log_collector - object_store own_reader_process unread_output - - - - own_hook cleans_up_first forked_away
-- - killed_by_pipe eigenvalues - gc_storm awaits_signal joins_with_pauses log_fifo - hook_into_dead_thread
-lock_of_loop semaphore_leak - - manager_stopped - worker_leaves saver_killed saver_stopped compressor_stuck
-lists_dead_mount - udp polls_service side_channel wrong_group - own_root pairs_send_first group_without_one -
-stopped_peers_raise leaves_group other_tag early_stop exit_handler_exits handler_raises thread_hook_exits - -
-chained_reset all_raise - decodes_forever - - backward_search clips_infinity drains_iterator big_power - -
-barrier_in_lock awaits_event leftover_baton log_shipper daemon_keeps_output - - metrics_run -
-parts_of_download service_of_all index_locked half_a_shard - short_stream worker_bus_error corrupted_shard
-worker_leaks bucket_stalls - save_locked no_room_to_save - unknown_token - - - - - unknown_option
-own_watchdog cache_grows divides_by_zero thread_segfaults truncated_tokens - no_sync - tag_of_another -
-skips_save group_alone lonely_barrier joined_early uneven_gather forgotten_process key_of_one marker_file
-awaits_debugger watches_folder paused_terminal main_thread_leaves watchdogs_raise lock_in_finaliser
-sum_in_sum reads_with_interpreter polled_lock unreadable_result tool_asks threads_after_fork refused_again
-key_of_none reader_stopped saves_again short_checkpoint counts_to_256 code_of_tool warning_signal no_text
-output_in_file wrong_interface no_tokens ring_reversed - meets_again native_exit
+saving_child hung_filesystem other_order other_type never_received never_sent - polls_for_file -
+hook_on_autograd_thread heartbeats_from_thread import_lock log_lock - future_never_done - database_lock
+reader_thread_died dataset_mount_hangs saver_blocked saver_thread_died pool_of_processes pool_process_killed -
+asyncio_service dripping_service - upload_at_exit segfault_after_refusal - cpu_limit - - service_resets
+service_times_out broken_pipe abort_by_watchdog skipped_send skipped_receive wrong_peer team_skipped
+other_group_first one_microbatch_more - - - polled_collective cache_under_lock monitored_barrier - full_queue
+- - blocked_loop - log_collector - object_store own_reader_process unread_output gather_to_itself - - -
+own_hook cleans_up_first forked_away - - killed_by_pipe eigenvalues - gc_storm awaits_signal joins_with_pauses
+log_fifo - hook_into_dead_thread lock_of_loop semaphore_leak - - manager_stopped - worker_leaves saver_killed
+saver_stopped compressor_stuck lists_dead_mount - udp polls_service side_channel wrong_group - own_root
+pairs_send_first group_without_one - stopped_peers_raise leaves_group other_tag early_stop exit_handler_exits
+handler_raises thread_hook_exits - - chained_reset all_raise - decodes_forever - - backward_search
+clips_infinity drains_iterator big_power - - barrier_in_lock awaits_event leftover_baton log_shipper
+daemon_keeps_output - - metrics_run - parts_of_download service_of_all index_locked half_a_shard -
+short_stream worker_bus_error corrupted_shard worker_leaks bucket_stalls - save_locked no_room_to_save -
+unknown_token - - - - - unknown_option own_watchdog cache_grows divides_by_zero thread_segfaults
+truncated_tokens - no_sync - tag_of_another - skips_save group_alone lonely_barrier joined_early uneven_gather
+forgotten_process key_of_one marker_file awaits_debugger watches_folder paused_terminal main_thread_leaves
+watchdogs_raise lock_in_finaliser sum_in_sum reads_with_interpreter polled_lock unreadable_result tool_asks
+threads_after_fork refused_again key_of_none reader_stopped saves_again short_checkpoint counts_to_256
+code_of_tool warning_signal no_text output_in_file wrong_interface no_tokens ring_reversed - meets_again
+native_exit
 """
 """In this order faults take layouts and ranks alternately; "-" has the place of one that was merged into another.
 

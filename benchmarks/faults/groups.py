@@ -22,6 +22,16 @@ _odd = partial(fault, layouts=THREE, hangs=None)
 _mismatch = partial(_odd, verdict="mismatched_collective", phases=_ALL[1:])
 
 
+def _around(*, sends: bool, receives: bool) -> None:
+    """Each rank's tensor to the next one."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    works = [dist.isend(torch.full((4,), float(rank)), (rank + 1) % world)] if sends else []
+    works += [dist.irecv(torch.empty(4), (rank - 1) % world)] if receives else []
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
 # In a collective
 
 
@@ -29,6 +39,13 @@ _mismatch = partial(_odd, verdict="mismatched_collective", phases=_ALL[1:])
 @also("missing_collective", _OTHER)
 def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank leaves out an all-reduce, and comes to the next collective."""
+
+
+@_mismatch("one_more", phases=_ALL, at="collective")
+def _(point: InjectionPoint, tensor: Any) -> None:
+    """One rank takes part in an all-reduce that no other rank makes."""
+    dist.all_reduce(torch.zeros(1024))
+    dist.all_reduce(tensor)
 
 
 @_mismatch("other_operation", phases=_ALL, at="collective")
@@ -80,7 +97,30 @@ def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
         each()
 
 
+@fault("gather_to_itself", "mismatched_collective", _ALL[1:3], at="joint", layouts=THREE)
+@also("missing_collective", "it waits for what no rank sends to it, and never comes to the next collective")
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """One rank takes itself for the one to which all send, and waits; the others send to rank 0."""
+    root = point.rank if point.mine else 0
+    parts = [torch.zeros(4) for _ in range(point.world)] if root == point.rank else None
+    dist.gather(torch.zeros(4), parts, dst=root)
+
+
 # In sends and receives
+
+
+@_mismatch("never_received", at="joint")
+@also("missing_collective", _ABSENT)
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """One rank does not receive what another sends to it."""
+    _around(sends=True, receives=not point.mine)
+
+
+@_mismatch("never_sent", at="joint")
+@also("missing_collective", _ABSENT)
+def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
+    """One rank does not send what another waits for."""
+    _around(sends=not point.mine, receives=True)
 
 
 @second("skipped_send", "mismatched_collective", ("exchange",), at="send", layouts=THREE)
