@@ -422,8 +422,9 @@ def _how_far(job: JobView, culprit: RankView) -> str:
     if entry is not None and recorder.records_completion([entry]):
         operation = recorder.operation(entry)
     if entry is not None and entry.p2p:
-        operation = "receive" if recorder.is_send(entry) else "send"
-        operation += f" {'from' if recorder.is_send(entry) else 'to'} rank {first.rank}"
+        operation = (
+            f"receive from rank {first.rank}" if recorder.is_send(entry) else f"send to rank {first.rank}"
+        )
     if first.activity.kind == Kind.RENDEZVOUS:
         return f"has not come to {operation}"
     is_step = first.step is not None and first.activity.kind == Kind.IN_COLLECTIVE

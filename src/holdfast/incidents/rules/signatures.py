@@ -48,7 +48,7 @@ _CALLS = {
     Wait.SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
     Wait.FUTEX: "futex futex_waitv semop semtimedop",
     Wait.FILE_LOCK: "flock fcntl",
-    Wait.CHILD: "wait4 waitid vfork clone clone3",
+    Wait.CHILD: "wait4 waitid",
     Wait.CONNECTION: "connect accept accept4 recvfrom recvmsg recvmmsg sendto sendmsg",
     Wait.POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2",
     Wait.READ: "read pread64 readv preadv open openat openat2 stat lstat newfstatat statx access faccessat getdents64 "
@@ -136,17 +136,18 @@ def _of_process(rank: RankEvidence) -> Activity | None:
     was_sampled_twice = process.sampled_over > 0
     if state != "D" or (was_sampled_twice and _main_thread_ran(process)):
         return None
-    if _waits_in(process) is Wait.CHILD:
+    strength = STRONG if was_sampled_twice else WEAK
+    if process.system_call.name in STARTS:
         text = f"waits in the kernel for a process that it is just starting ({process.system_call})"
-        return Activity(
-            number, Kind.CHILD, text, STRONG if was_sampled_twice else WEAK, _own_call(main_stack(rank) or ())
-        )
+        return Activity(number, Kind.CHILD, text, strength, _own_call(main_stack(rank) or ()))
     at = str(process.system_call) or process.wait_channel
     where = f" in {at}" if at else f", with {process.network_files[0]} open" if process.network_files else ""
     text = f"is blocked in the kernel (state D){where}"
-    return Activity(number, Kind.UNINTERRUPTIBLE, text, STRONG if was_sampled_twice else WEAK)
+    return Activity(number, Kind.UNINTERRUPTIBLE, text, strength)
 
 
+STARTS = ("vfork", "clone", "clone3")
+"""System calls in which a process may wait, in state D, until its new child runs a program."""
 _OTHER_WAITS = (Kind.DATA_LOADING, Kind.CHILD, Kind.NETWORK)
 """What a main thread can wait for while the GPU waits; a lock or a copy from the GPU may itself wait for the GPU."""
 
