@@ -225,11 +225,6 @@ def test_no_file(tmp_path: Path) -> None:
         read_section(Path(written(tmp_path, "")) / "below-a-file.yaml")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        read_section(tmp_path)
-
-
 def test_a_file_that_the_system_does_not_give() -> None:
     with pytest.raises(ConfigError, match=r"^/proc/self/mem: cannot be read: Input/output error"):
         read_section("/proc/self/mem")
