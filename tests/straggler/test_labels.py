@@ -6,11 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from holdfast.straggler import labels
 from holdfast.straggler.labels import GroupsError, different_work, labels_of, own_label
 from tests.processes import Spawner
 from tests.straggler.jobs import printed, start
@@ -57,14 +55,6 @@ def test_labels_that_do_not_fit_say_what_to_do() -> None:
         labels_of("megatron", range(8), ["pp 0", *[""] * 7][:7])
     with pytest.raises(GroupsError, match=r"but rank 4 had no"):
         labels_of("megatron", [3, 4], ["pp 0"])
-
-
-@pytest.mark.parametrize("wrong", ["stages", b"ab", 3, {0: 1}, [[0]]])
-def test_what_is_no_groups(wrong: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"^Detector\.initialize: groups must be one label .*'megatron', or None, not "
-    ):
-        labels.checked(wrong)
 
 
 def test_a_label_is_short_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
