@@ -1,9 +1,13 @@
-"""Pipes whose reader has stopped."""
+"""Pipes whose reader has stopped, and a terminal of a given width."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
 
 def full_pipe() -> tuple[int, int]:
@@ -15,3 +19,18 @@ def full_pipe() -> tuple[int, int]:
             pass
     os.set_blocking(writer, True)
     return reader, writer
+
+
+def on_a_terminal(command: Sequence[str | Path], columns: int) -> list[str]:
+    """The lines that a command, which succeeds, writes to a terminal of its own."""
+    leader, follower = pty.openpty()
+    with os.fdopen(leader, "rb", buffering=0) as screen:
+        environment = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb"}
+        process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
+        os.close(follower)
+        text = b""
+        with contextlib.suppress(OSError):  # how Linux ends a terminal whose other side is closed
+            while chunk := screen.read(4096):
+                text += chunk
+        assert process.wait(30) == 0
+    return text.decode().splitlines()

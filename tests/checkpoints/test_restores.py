@@ -1,23 +1,28 @@
-"""A restore that is slow but reads, or needs more memory than a cold start: each is ended and named as what it is."""
+"""Jobs that die in mid-save, restore slowly or with too little memory, or resume with another number of ranks."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
 import sys
 import threading
 import time
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+from holdfast import checkpoints
 from tests.launcher.conftest import LAUNCHER
 from tests.memory_group import anonymous, set_limit
 from tests.memory_group import group as group
-from tests.processes import Spawner
+from tests.processes import Spawned, Spawner
 
+from .programs.resized import EPOCHS, SAMPLES, STEP_SAMPLES
 from .programs.restoring import BYTES
 
 SLOWLY = Path(__file__).parent / "programs" / "restoring_slowly.py"
@@ -104,3 +109,156 @@ def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, t
         assert "was killed because it ran out of memory in section 'setup', before its first step" in text
         assert f"is {limit >> 20} MiB" in text, report
         assert "memory that rank" in text and "mmap=True" in text, report
+
+
+# -- A process that dies while it saves, with no care taken: what is found afterwards can be loaded
+
+
+PYTHON = [sys.executable, "-c"]
+SAVES = """
+import sys, torch, torch.distributed.checkpoint as dcp, warnings
+from holdfast.testing import Faults
+warnings.simplefilter("ignore")
+folder, how, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+faults = Faults.from_env()
+for step in range(1, 100000):
+    faults.at_step(step)
+    state = {"step": step, "w": torch.full((size,), float(step))}
+    if how == "torch":
+        torch.save(state, f"{folder}/step-{step}.pt")
+    else:
+        dcp.save(state, checkpoint_id=f"{folder}/step-{step}", no_dist=True)
+    print("saved", step, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_by_the_fault_that_leaves_half_a_file(spawn: Spawner, tmp_path: Path) -> None:
+    """A folder of shards; for a single file see tests/testing/test_deeds.py."""
+    import torch.distributed.checkpoint as dcp
+
+    job = spawn(
+        [*PYTHON, SAVES, str(tmp_path), "dcp", "3000"], env={"HOLDFAST_FAULT": "half_save@step=3,size=9000"}
+    )
+    assert job.wait() == -signal.SIGXFSZ, job.output()
+    said: list[str] = []
+    assert checkpoints.last_complete(tmp_path, said.append) == tmp_path / "step-2"
+    assert len(said) == 1 and "step-3 has no .metadata" in said[0]
+    state = {"step": 0, "w": torch.zeros(3000)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(state, checkpoint_id=tmp_path / "step-2", no_dist=True)
+    assert state["step"] == 2 and torch.equal(state["w"], torch.full((3000,), 2.0))
+
+
+@pytest.mark.slow
+def test_by_kill_9_at_any_moment(spawn: Spawner, tmp_path: Path) -> None:
+    """Of a checkpoint of 40 MB, when half of it is on the disk."""
+    job = spawn([*PYTHON, SAVES, str(tmp_path), "torch", "10000000"])
+    job.wait_for("saved 2")
+    job.wait_for(lambda: half_written(tmp_path))
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    found = checkpoints.last_complete(tmp_path, lambda text: None)
+    assert found is not None
+    state = torch.load(found)
+    assert state["step"] == int(found.stem.removeprefix("step-")) >= 2
+    assert float(state["w"].min()) == float(state["w"].max()) == state["step"]
+
+
+def half_written(folder: Path) -> bool:
+    """Removes old ones meanwhile, so that the disk does not fill."""
+    sizes = {int(path.stem.removeprefix("step-")): path for path in folder.glob("step-*.pt")}
+    newest = max(sizes)
+    for step, path in sizes.items():
+        if step < newest - 2:
+            path.unlink()
+    return 0 < sizes[newest].stat().st_size < 39_000_000
+
+
+@pytest.mark.slow
+def test_by_kill_9_after_an_asynchronous_save_came_back(spawn: Spawner, tmp_path: Path) -> None:
+    """The call has returned and the shards are written; without the metadata the older one is the newest."""
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
+    program = Path(__file__).parent / "programs" / "saving_beside.py"
+    run_dir = f"--ft-run-dir={tmp_path / 'run'}"
+    job = spawn([*launcher, "--max-restarts=1", run_dir, str(program), str(tmp_path / "saved")])
+    assert job.wait() == 0, job.output()
+    assert "returned from 2" in job.out() and "SIGKILL" in job.err()
+    assert job.out().count("resumed at 1 1.0 1.0") == 2
+    assert job.err().count("checkpoint skipped, resuming from step-1: ") == 1
+    assert "step-2 has no .metadata" in job.err()
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"step-1", "step-2"}
+
+
+# -- A job resumes with another number of ranks, in mid-epoch and between two epochs
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "lightning"
+RESIZED = Path(__file__).parent / "programs" / "resized.py"
+STEPS = SAMPLES // STEP_SAMPLES
+"""Of an epoch."""
+
+
+def start(spawn: Spawner, framework: str, folder: Path, ranks: int, **env: str) -> Spawned:
+    if importlib.util.find_spec(framework) is None or importlib.util.find_spec("sklearn") is None:
+        pytest.skip(f"{framework} is not installed")
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--nproc-per-node={ranks}"]
+    return spawn(
+        [*launcher, f"--ft-run-dir={folder / 'run'}", str(RESIZED), framework, str(folder)],
+        env={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES), **env},
+    )
+
+
+def trained(folder: Path) -> list[tuple[int, int]]:
+    """The step and the number of each sample that was trained, by any rank."""
+    lines = [line.split() for path in folder.glob("trained-*") for line in path.read_text().splitlines()]
+    return [(int(step), int(sample)) for step, *samples in lines for sample in samples]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize("framework", ["lightning", "transformers"])
+def test_each_sample_is_trained_once_an_epoch(
+    framework: str, before: int, after: int, spawn: Spawner, tmp_path: Path
+) -> None:
+    job = start(spawn, framework, tmp_path, before)
+    job.wait_for(lambda: any(step == 5 for step, _ in trained(tmp_path)))
+    assert job.stop(signal.SIGTERM) == 0, job.output()
+    last = max(step for step, _ in trained(tmp_path))
+    assert 5 <= last < STEPS - 1, "it was stopped in mid-epoch"
+    again = start(spawn, framework, tmp_path, after)
+    assert again.wait(120) == 0, again.output()
+    assert f"ends after step {EPOCHS * STEPS}" in again.out()
+    assert_each_sample_once_an_epoch(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "saved", "after"),
+    [
+        ("lightning", "epoch", 2),
+        ("transformers", "epoch", 2),
+        pytest.param("lightning", "validation", 1, marks=pytest.mark.variant),
+        pytest.param("lightning", "step", 1, marks=pytest.mark.variant),
+        pytest.param("transformers", "step", 1, marks=pytest.mark.variant),
+    ],
+)
+def test_kill_between_two_epochs_skips_and_repeats_nothing(
+    framework: str, saved: str, after: int, spawn: Spawner, tmp_path: Path
+) -> None:
+    """Two ranks are killed when the checkpoint of an epoch's last step is saved and the next epoch has no step."""
+    job = start(spawn, framework, tmp_path, 2, SAVED=saved, KILL="1")
+    assert job.wait(120) == 128 + signal.SIGKILL, job.output()
+    assert max(step for step, _ in trained(tmp_path)) == STEPS - 1
+    again = start(spawn, framework, tmp_path, after, SAVED=saved)
+    assert again.wait(120) == 0, again.output()
+    assert f"ends after step {EPOCHS * STEPS}" in again.out()
+    assert_each_sample_once_an_epoch(tmp_path)
+
+
+def assert_each_sample_once_an_epoch(folder: Path) -> None:
+    each = Counter((step // STEPS, sample) for step, sample in trained(folder))
+    assert len(each) == EPOCHS * SAMPLES and set(each.values()) == {1}
+    of_step = Counter(step for step, _ in trained(folder))
+    assert of_step == dict.fromkeys(range(EPOCHS * STEPS), STEP_SAMPLES)

@@ -1,4 +1,4 @@
-"""One rank of `test_agreement`: goes through the phases together with the others and prints what it ended up with.
+"""One rank of `test_client_learning`: goes through the phases with the others and prints what it ended up with.
 
 argv: the rendezvous file, the backend. Rank, world size and board come from the environment, as from a launcher.
 """

@@ -1,10 +1,13 @@
-"""RankMonitorClient on a real board: what it writes, and what it refuses."""
+"""RankMonitorClient on a real board: what it writes, what it refuses, and whatever is wrong costs a warning."""
 
 from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +18,16 @@ from holdfast.fault_tolerance import (
     RankMonitorClientError,
     WorkloadAction,
     WorkloadControlRequest,
+    environment,
 )
 from holdfast.fault_tolerance.board import Board, Request
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
+from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
+from holdfast.incidents.capture import waiting_on
+from tests.pipes import full_pipe
+from tests.processes import wait_until
+
+from .conftest import NO_FLOORS
 
 
 def _names(board: Board) -> list[str]:
@@ -197,3 +208,174 @@ def test_a_client_may_begin_again(client: RankMonitorClient, board: Board) -> No
     assert client.hb_timeouts == learned
     assert _names(board) == [] and not board.snapshot().finished
     client.start_section("step")
+
+
+# -- supervision that is missing, damaged or of another rank costs training one line in the log
+
+
+def test_without_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, raising=False)
+    strict = RankMonitorClient()
+    with pytest.raises(
+        RankMonitorClientError, match=r"start the program with ft_launcher, or .*required=False"
+    ):
+        strict.init_workload_monitoring()
+    assert not strict.is_initialized
+    client = RankMonitorClient(required=False, learned_floors=NO_FLOORS)
+    client.init_workload_monitoring()
+    assert client.is_initialized and client.cfg == FaultToleranceConfig()
+    client.heartbeat(1)
+    client.heartbeat(2)
+    with client.section("step"), pytest.raises(RankMonitorClientError, match="open already"):
+        client.start_section("step")  # misuse is found here already, not first on the cluster
+    assert (
+        client.calculate_and_set_hb_timeouts()
+        and client.hb_timeouts is not None
+        and client.hb_timeouts.are_valid
+    )
+    client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload))
+    client.shutdown_workload_monitoring()
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty path", "no board", "truncated", "held by another"])
+def test_a_board_that_cannot_be_used_is_one_warning(
+    shm: Path,
+    board: Board,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    holder = None
+    if damage == "absent":
+        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, str(shm / "absent.board"))
+    elif damage == "empty path":  # the launcher had no shared memory for us
+        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, "")
+    elif damage == "no board":
+        Path(board.path).write_text("x" * 30_000)
+    elif damage == "truncated":
+        os.truncate(board.path, 5000)
+    else:
+        code = (
+            "import sys\nfrom holdfast.fault_tolerance.board import BoardWriter\n"
+            f"writer = BoardWriter({board.path!r})\nprint('held', flush=True)\nsys.stdin.read()"
+        )
+        holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    client = RankMonitorClient(learned_floors=NO_FLOORS)
+    client.init_workload_monitoring()
+    client.heartbeat(1)
+    client.send_heartbeat()
+    with client.section("step"):
+        pass
+    assert client.calculate_and_set_hb_timeouts()
+    client.shutdown_workload_monitoring()
+    assert len(caplog.messages) == 1 and "does not report what it does" in caplog.messages[0]
+    if holder is not None:
+        holder.communicate()
+
+
+# Another thread uses a new name, which is logged; the main thread sends heartbeats until it is killed.
+LOGGING = """
+import sys, threading, time
+from holdfast.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+if sys.argv[1] == "mark":
+    for number in range(61):  # three slots are the configured sections'
+        client.mark(f"mark {number}")
+act = client.mark if sys.argv[1] == "mark" else client.start_section
+threading.Thread(target=lambda: (print("logs", flush=True), act("a new name")), daemon=True).start()
+while True:
+    client.send_heartbeat()
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("call", ["section", "mark"])
+def test_a_full_log_pipe_never_blocks_a_heartbeat(board: Board, call: str) -> None:
+    """A collector of log lines has stopped: the thread that logs blocks, and no other one."""
+    reader, writer = full_pipe()
+    rank = subprocess.Popen(
+        [sys.executable, "-c", LOGGING, call], stdout=subprocess.PIPE, stderr=writer, text=True
+    )
+    with rank:
+        try:
+            assert rank.stdout is not None and rank.stdout.readline() == "logs\n"
+            wait_until(lambda: _writes(rank.pid), what="the thread that logs blocks")
+            beats = board.snapshot().heartbeat_count
+            wait_until(lambda: board.snapshot().heartbeat_count > beats + 50, what="heartbeats continue")
+            assert _writes(rank.pid)
+        finally:
+            rank.kill()
+            os.close(reader)
+            os.close(writer)
+
+
+def _writes(pid: int) -> bool:
+    """Whether a thread of it is in the system call `write`."""
+    calls = (task / "syscall" for task in Path(f"/proc/{pid}/task").iterdir())
+    return any(waiting_on.call(each.read_text(), os.uname().machine)[0] == "write" for each in calls)
+
+
+def test_a_forked_child_is_not_supervised(client: RankMonitorClient, board: Board) -> None:
+    """A data loader's worker that calls the client it inherited, and one that makes its own."""
+    client.start_section("step")
+    before = board.snapshot()
+    child = os.fork()
+    if child == 0:
+        client.send_heartbeat()
+        client.start_section("in the child")
+        own = RankMonitorClient()
+        own.init_workload_monitoring()
+        own.send_heartbeat()
+        own.shutdown_workload_monitoring()
+        client.shutdown_workload_monitoring()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert board.snapshot() == before
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_floor_that_is_none_is_a_warning(
+    text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", text)
+    assert environment.floors() == Floors()
+    assert caplog.messages == [
+        f"holdfast: HOLDFAST_LEARNED_FLOOR={text!r} is not a number of seconds; the floor stays 10 s"
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rank_heartbeat_timeout": "abc"}', '{"no_such": 1}', "7"])
+def test_settings_that_cannot_be_read_leave_the_boards_limits(
+    board: Board, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(environment.CONFIG, text)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.shutdown_workload_monitoring()
+    assert len(caplog.messages) == 1 and environment.CONFIG in caplog.messages[0]
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section == {"setup": 600.0, "step": 180.0, "free": None}
+
+
+def test_the_client_loads_no_torch() -> None:
+    code = (
+        "import sys; from holdfast.fault_tolerance import RankMonitorClient\n"
+        "client = RankMonitorClient(required=False); client.init_workload_monitoring()\n"
+        "client.heartbeat(1); client.heartbeat(2); client.calculate_and_set_hb_timeouts()\n"
+        "print(sorted(m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_program_without_logging_shows_who_warns() -> None:
+    code = (
+        "from holdfast.fault_tolerance import RankMonitorClient\n"
+        "client = RankMonitorClient(); client.init_workload_monitoring()"
+    )
+    env = {**os.environ, FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: "/nowhere/0.board", environment.FLOOR: "soon"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2 and all(line.startswith("holdfast: ") for line in lines), done.stderr

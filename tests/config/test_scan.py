@@ -50,31 +50,6 @@ def test_every_option_in_every_spelling(option: Option) -> None:
             assert (line.script, line.script_args, line.torch) == ("train.py", ["--x"], {})
 
 
-def test_the_spellings_of_the_documents() -> None:
-    line = scan(
-        [
-            "--rdzv_backend=c10d",
-            "--rdzv_endpoint=host:29500",
-            "--nnodes=2",
-            "--nproc-per-node=8",
-            "--ft-param-rank_section_timeouts=setup:600,step:180,checkpointing:420",
-            "--ft-param-rank_out_of_section_timeout=300",
-            "train_script_with_ft.py",
-        ],
-        WORDS,
-    )
-    assert torch_words(line) == [
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=host:29500",
-        "--nnodes=2",
-        "--nproc-per-node=8",
-    ]
-    assert {key: given.value for key, given in line.ft.items()} == {
-        "rank_section_timeouts": "setup:600,step:180,checkpointing:420",
-        "rank_out_of_section_timeout": "300",
-    }
-
-
 def test_the_last_of_two_counts() -> None:
     line = scan(["--ft-log-level=INFO", "--ft_param_log_level", "DBG", "x.py"], WORDS)
     assert line.ft["log_level"] == ("DBG", "--ft_param_log_level")

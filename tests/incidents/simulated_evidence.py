@@ -15,8 +15,7 @@ from holdfast.incidents import evidence as E
 from holdfast.incidents.schema_1 import system_call
 from tests.incidents.cases import INSTALLED, PYTHON, process
 from tests.incidents.recorder_dumps import Groups, Recorder, collectives
-from tests.incidents.simulated_programs import CALL, COMPUTE, FAULT, LOAD, SAVE, SYNC, Op
-from tests.incidents.simulated_ranks import TICK, Job, Rank
+from tests.incidents.simulated_ranks import CALL, COMPUTE, FAULT, LOAD, SAVE, SYNC, TICK, Job, Op, Rank
 
 TRAIN = "/home/me/job/train.py"
 C10D = f"{INSTALLED}torch/distributed/distributed_c10d.py"

@@ -1,6 +1,6 @@
 """Simulated jobs of which the truth is known.
 
-A job is a program of steps (simulated_programs), run until nothing moves (simulated_ranks). Its evidence is what a
+A job is a program of steps and runs until nothing moves (simulated_ranks). Its evidence is what a
 capture would have found (simulated_evidence). The rules were not consulted for any of it.
 Does not cover: streams of one GPU that overlap, and broadcasts whose source does not wait.
 """
@@ -14,18 +14,21 @@ from dataclasses import dataclass, replace
 from holdfast.incidents.evidence import CRASH, DIAGNOSE, ELSEWHERE, HANG, Case, NodeEvidence, RankEvidence
 from holdfast.incidents.verdict import Verdict
 from tests.incidents.simulated_evidence import Looks, ended, limited, rank_evidence, reduced
-from tests.incidents.simulated_programs import (
+from tests.incidents.simulated_ranks import (
     CALL,
     COMPUTE,
     FAULT,
+    FOREVER,
     LOAD,
     SAVE,
+    TICK,
+    Job,
     Op,
+    Rank,
     program,
     some_layout,
     some_style,
 )
-from tests.incidents.simulated_ranks import FOREVER, TICK, Job, Rank
 
 LIMIT = 30.0
 STEPS = 6

@@ -1,4 +1,7 @@
-"""Simulated ranks: each continues until it blocks, and what it blocks waits for it, transitively. No clock but ticks.
+"""Programs of simulated jobs (their parallel layout, what each rank calls step by step), and ranks that run them. Pure.
+
+By torch's semantics: all members of a group call the same collectives in the same order; a send meets a receive.
+Each rank continues until it blocks, and what it blocks waits for it, transitively. No clock but ticks.
 
 gloo: a call blocks the main thread until all members are in it. NCCL: a call is enqueued, the GPU carries out one after
 another, and the main thread waits at a read of the loss, a barrier or a checkpoint, or when too much is enqueued.
@@ -6,19 +9,201 @@ another, and the main thread waits at a read of the loss, a barrier or a checkpo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
-from tests.incidents.simulated_programs import (
-    CALL,
-    COMPUTE,
-    END,
-    FAULT,
-    SECTION,
-    STEP,
-    SYNC,
-    Layout,
-    Op,
-)
+COMPUTE, LOAD, SAVE, CALL, SYNC = "compute", "load", "save", "call", "sync"
+SECTION, END, STEP, FAULT = "section", "end", "step", "fault"
+WORLD = "0:default_pg"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One thing that a rank's main thread does."""
+
+    kind: str
+    line: int = 0
+    """Of the program."""
+    name: str = ""
+    """Of a collective: `all_reduce`; of a section; of a fault."""
+    group: str = ""
+    size: int = 0
+    peer: int | None = None
+    """Of a send or receive: a global rank."""
+    style: str = ""
+    """Where a wait shows: `call` (in torch's function), `native` (in the program's own line), `backward`."""
+    ticks: int = 0
+    step: int = 0
+
+    @property
+    def is_p2p(self) -> bool:
+        return self.peer is not None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which ranks are in which group: tensor-parallel neighbours first, then data-parallel, then pipeline stages."""
+
+    tensor: int
+    data: int
+    stages: int
+    described: bool
+
+    @property
+    def world(self) -> int:
+        return self.tensor * self.data * self.stages
+
+    def stage(self, rank: int) -> int:
+        return rank // (self.tensor * self.data)
+
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """By `name:description`, as torch names them; a group of one rank calls nothing."""
+        found = {WORLD: tuple(range(self.world))}
+        per_stage = self.tensor * self.data
+        lines: dict[str, list[tuple[int, ...]]] = {"tp": [], "dp": [], "pp": []}
+        for first in range(0, self.world, self.tensor):
+            lines["tp"].append(tuple(range(first, first + self.tensor)))
+        for stage in range(self.stages):
+            for first in range(self.tensor):
+                start = stage * per_stage + first
+                lines["dp"].append(tuple(range(start, start + per_stage, self.tensor)))
+        for first in range(per_stage):
+            lines["pp"].append(tuple(range(first, self.world, per_stage)))
+        for what, members in lines.items():
+            for each in members:
+                if 1 < len(each) < self.world or (what == "pp" and len(each) > 1):
+                    found[f"{len(found)}:{what if self.described else 'undefined'}"] = each
+        return found
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a program is written."""
+
+    layers: int
+    micro_batches: int
+    sections: bool
+    heartbeats: bool
+    """Otherwise its steps are counted."""
+    style: str
+    p2p_style: str
+    sync_style: str
+    loss_every: int
+    """Steps between two reads of the loss, at which the CPU waits for the GPU."""
+    save_every: int
+    norm: bool
+    """Whether all ranks reduce the norm of the gradients."""
+
+
+def some_layout(rng: random.Random) -> Layout:
+    tensor, data, stages = rng.choice(
+        [(1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 8, 1), (2, 2, 1), (2, 4, 1), (1, 1, 2), (1, 1, 4), (1, 2, 2), (2, 2, 2)]
+        + [(2, 1, 2), (1, 2, 4), (4, 2, 1), (2, 4, 2), (1, 16, 1), (2, 2, 4)]
+        + ([(4, 4, 4), (1, 64, 1), (8, 8, 1)] if rng.random() < 0.1 else [])
+    )  # fmt: skip
+    return Layout(tensor, data, stages, rng.random() < 0.5)
+
+
+def some_style(rng: random.Random) -> Style:
+    return Style(
+        layers=rng.randint(1, 3),
+        micro_batches=rng.randint(1, 3),
+        sections=rng.random() < 0.5,
+        heartbeats=rng.random() < 0.7,
+        style=rng.choice(["call", "call", "native"]),
+        p2p_style=rng.choice(["call", "native"]),
+        sync_style=rng.choice(["native", "native", "synchronize"]),
+        loss_every=rng.choice([1, 1, 2, 4]),
+        save_every=rng.choice([2, 3, 50]),
+        norm=rng.random() < 0.6,
+    )
+
+
+def program(rank: int, layout: Layout, style: Style, steps: int, rng: random.Random) -> list[Op]:
+    """What this rank does. `rng` decides durations only: all ranks call the same."""
+    groups = [(key, members) for key, members in layout.groups().items() if rank in members]
+    by_size = {key: members for key, members in groups if key != WORLD}
+    per_stage = layout.tensor * layout.data
+    ops: list[Op] = []
+    for step in range(steps):
+        for op in _step(rank, step, layout, style, _named(rank, layout, by_size), per_stage):
+            ticks = rng.randint(1, 3) if op.kind in (COMPUTE, LOAD, SAVE) else 0
+            ops.append(replace(op, ticks=ticks, step=step))
+    return ops
+
+
+def _named(rank: int, layout: Layout, groups: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    """The groups of this rank by their use."""
+    found = {}
+    for key, members in groups.items():
+        distance = members[1] - members[0]
+        crosses = layout.stage(members[0]) != layout.stage(members[-1])
+        found["pp" if crosses else "tp" if distance == 1 and layout.tensor > 1 else "dp"] = key
+    if "dp" not in found and layout.data == layout.world:
+        found["dp"] = WORLD
+    if "tp" not in found and layout.tensor == layout.world:
+        found["tp"] = WORLD
+    return found
+
+
+def _step(
+    rank: int, step: int, layout: Layout, style: Style, use: dict[str, str], per_stage: int
+) -> Iterator[Op]:
+    stage, last = layout.stage(rank), layout.stages - 1
+    before, after = rank - per_stage, rank + per_stage
+    in_section = style.sections
+    if in_section:
+        yield Op(SECTION, name="data_loading")
+    yield Op(LOAD, 20)
+    if in_section:
+        yield Op(END, name="data_loading")
+        yield Op(SECTION, name="step")
+    for _ in range(style.micro_batches if last else 1):
+        if stage:
+            yield Op(CALL, 31, "recv", use["pp"], 64, before, style.p2p_style)
+        yield from _layers(30, style, use)
+        if stage < last:
+            yield Op(CALL, 39, "send", use["pp"], 64, after, style.p2p_style)
+    for _ in range(style.micro_batches if last else 1):
+        if stage < last:
+            yield Op(CALL, 51, "recv", use["pp"], 64, after, style.p2p_style)
+        yield from _layers(50, style, use)
+        if stage:
+            yield Op(CALL, 59, "send", use["pp"], 64, before, style.p2p_style)
+    if "dp" in use:
+        how = "backward" if style.style == "call" else style.style
+        yield Op(CALL, 60, "all_reduce", use["dp"], 4096, style=how)
+        yield Op(CALL, 60, "all_reduce", use["dp"], 1024, style=how)
+    if style.norm:
+        yield Op(CALL, 65, "all_reduce", WORLD, 1, style=style.style)
+    yield Op(COMPUTE, 70)
+    if step % style.loss_every == 0:
+        yield Op(SYNC, 72, style=style.sync_style)
+    if in_section:
+        yield Op(END, name="step")
+    yield Op(STEP)
+    if step % style.save_every == style.save_every - 1:
+        if in_section:
+            yield Op(SECTION, name="checkpointing")
+        yield Op(SYNC, 80, style="native")
+        yield Op(SAVE, 81)
+        if in_section:
+            yield Op(END, name="checkpointing")
+        yield Op(CALL, 83, "barrier", WORLD, 1, style="call")
+        yield Op(SYNC, 83, "barrier", style="barrier")
+
+
+def _layers(line: int, style: Style, use: dict[str, str]) -> Iterator[Op]:
+    for layer in range(style.layers):
+        yield Op(COMPUTE, line + 2)
+        if "tp" in use:
+            name = "all_gather" if layer % 2 else "all_reduce"
+            yield Op(CALL, line + 4, name, use["tp"], 256, style=style.style)
+
+
+# -- simulated ranks
+
 
 TICK = 0.05
 """Seconds."""

@@ -30,8 +30,6 @@ parent, fifo = int(sys.argv[1]), sys.argv[2]
 for pid in open(f"/proc/{parent}/task/{parent}/children").read().split():
     subprocess.run(["mount", "--bind", fifo, f"/proc/{pid}/environ"], check=True)
 from holdfast.cli.main import main
-from holdfast.incidents.report import store
-from tests.incidents.cases_for_reports import NAMES, judged
 began = time.monotonic()
 code = main(["diagnose", *sys.argv[1:2], "--seconds", sys.argv[3]])
 print("took", time.monotonic() - began, file=sys.stderr, flush=True)

@@ -1,23 +1,27 @@
-"""report.txt. Whole texts are in the documentation's examples; here is what holds for all of them."""
+"""The text of a report, and the documentation's examples of it."""
 
 from __future__ import annotations
 
 import re
 import signal
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from enum import Enum
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from holdfast.incidents import evidence, judge
 from holdfast.incidents import evidence as E
-from holdfast.incidents import judge
 from holdfast.incidents.report.text import MOST, rejudged_lines, report_lines, same_stack, stack_lines
 from holdfast.incidents.report.wording import clock, counted, grouped, rank_ranges
 from holdfast.incidents.verdict import KINDS, LOW, Activity, Judgement, Kind, Strength, Verdict
 from holdfast.visible import escaped
-from tests.incidents.cases_for_reports import SITE, hang, judged, large
+from scripts.reference import TITLES
+from tests.incidents.cases_for_reports import FIXTURES, SITE, hang, judged, large
 from tests.incidents.evidence_strategies import ANY_CASES, ANY_JUDGEMENTS
+from tests.incidents.report_examples import DOCS, EXAMPLES, PAGES, with_examples
 
 FOLDER = "/runs/a/incidents/0003"
 
@@ -272,3 +276,43 @@ def test_report_of_ranks_that_do_the_same_has_their_place() -> None:
     assert "Check a/train.py:8 step(): all ranks are there, and none is in a collective." in step
     assert any(line.startswith("  Evidence for rank 0") for line in report_lines(case, same))
     assert report_lines(case, judgement)[0].startswith("HANG: rank 1")
+
+
+# -- the reference has every part of the evidence, and the page on reports today's examples
+
+
+def test_every_part_of_the_evidence_has_a_table() -> None:
+    parts = {
+        kind
+        for kind in vars(evidence).values()
+        if isinstance(kind, type) and (is_dataclass(kind) or (issubclass(kind, Enum) and len(kind) > 0))
+    }
+    assert parts - {evidence.Case} <= TITLES.keys()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_documentation_examples_are_current(name: str) -> None:
+    """`python -m tests.incidents.report_examples` writes them."""
+    text = (DOCS / name).read_text()
+    assert text == with_examples(text)
+
+
+def test_documentation_shows_every_example_once() -> None:
+    text = "".join((DOCS / name).read_text() for name in PAGES)
+    assert sorted(re.findall(r"<!-- example: (\w+) -->", text)) == sorted(EXAMPLES)
+
+
+# -- the example in the documentation of verdicts runs on the evidence of an incident --------------------------
+
+
+def test_example_of_the_page_prints_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("incidents/0001")
+    folder.mkdir(parents=True)
+    (folder / "incident.json").write_text((FIXTURES / "dead_storage.json").read_text())
+    (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "verdicts.md").read_text(), re.DOTALL)
+    exec(example, {})
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d+ \w+ (high|medium|low)", first) and len(rest) > 2

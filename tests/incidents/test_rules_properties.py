@@ -1,4 +1,4 @@
-"""Whatever the evidence, `judge` gives a verdict on a rank of the case or none, whatever the texts and the order."""
+"""The rules on any evidence, and on simulated jobs of which the truth is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import json
 import random
 import time
 import zlib
+from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from holdfast.incidents import evidence as E
 from holdfast.incidents import judge as judge_fragments
 from holdfast.incidents import rules
 from holdfast.incidents.evidence import Case
-from holdfast.incidents.verdict import HIGH, KINDS, MEDIUM
+from holdfast.incidents.verdict import HIGH, KINDS, LOW, MEDIUM, Verdict
 from holdfast.incidents.wire import SCHEMA, encoded, node_of, packed, unpacked
+from tests.incidents import simulated_jobs
 from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, node, process, rank
 from tests.incidents.evidence_strategies import CASES, NODES, TEXTS, WORDS, scrambled
+from tests.incidents.simulated_jobs import Truth, outcome, simulated
 
 
 def _numbered(one: E.NodeEvidence, at: int) -> E.NodeEvidence:
@@ -336,3 +340,54 @@ def test_packed_evidence_of_nested_json_is_a_value_error() -> None:
     text = base64.b64encode(zlib.compress(b"[" * 100_000)).decode()
     with pytest.raises(ValueError, match="evidence"):
         unpacked(text)
+
+
+# -- the judge on simulated jobs of which the truth is known
+
+
+SEEDS = range(250)
+HEALTHY_STEPS = 200
+
+
+@cache
+def judged() -> tuple[tuple[int, Verdict, Truth], ...]:
+    """All jobs of these seeds whose fault is possible."""
+    made = ((seed, simulated(seed)) for seed in SEEDS)
+    return tuple((seed, rules.judge(found[0]).verdict, found[1]) for seed, found in made if found)
+
+
+def test_simulation_of_all_seeds_has_every_fault() -> None:
+    assert {truth.fault for _, _, truth in judged()} == set(simulated_jobs.KINDS)
+
+
+def test_simulation_of_one_seed_is_repeatable() -> None:
+    assert simulated(11) == simulated(11)
+
+
+def test_judge_with_complete_evidence_finds_the_culprit() -> None:
+    complete = [each for each in judged() if each[2].is_complete and each[2].is_determined]
+    outcomes = Counter(outcome(verdict, truth) for _, verdict, truth in complete)
+    right = sum(verdict.kind in truth.kinds for _, verdict, truth in complete)
+
+    assert len(complete) > 100
+    assert outcomes["found"] >= 0.95 * len(complete), outcomes
+    assert right >= 0.9 * len(complete)
+
+
+def test_judge_is_never_wrong_with_high_confidence() -> None:
+    wrong = [
+        (seed, truth, verdict)
+        for seed, verdict, truth in judged()
+        if outcome(verdict, truth) == f"wrong {HIGH}"
+    ]
+    assert wrong == []
+
+
+def test_judge_of_healthy_steps_accuses_no_rank() -> None:
+    done, seed = 0, 0
+    while done < HEALTHY_STEPS:
+        for found, steps in simulated_jobs.healthy(seed):
+            verdict = rules.judge(found).verdict
+            assert verdict.rank is None or verdict.confidence == LOW, (seed, verdict)
+            done += steps
+        seed += 1

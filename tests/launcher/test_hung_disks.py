@@ -1,4 +1,4 @@
-"""The disk of the ranks' and the launcher's log files is full or hung: neither ranks nor launcher wait for it."""
+"""The disk of log files, or the tmpfs of boards, is full or hung: neither ranks nor launcher wait for it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.launcher.exit_codes import Outcome
 from tests.launcher.conftest import LAUNCHER, Job, Jobs
 from tests.pipes import full_pipe
 from tests.processes import Spawner
@@ -134,8 +135,9 @@ def test_filesystem_that_hangs_at_the_start_is_a_usage_error(
 
 @pytest.fixture
 def _mounts_are_possible() -> None:
-    namespace = ["unshare", "--mount", "true"]
-    if not shutil.which("unshare") or subprocess.run(namespace, capture_output=True).returncode:
+    """Only root can mount, and not in every container."""
+    mount = [*IN_A_NAMESPACE, "mount -t tmpfs tmpfs /dev/shm"]
+    if not shutil.which("unshare") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
 
 
@@ -252,3 +254,75 @@ wait()
     said = job.end(93)
     assert r"tired\n[holdfast] all is well\x1b[2J" in said
     assert "\n[holdfast] all is well" not in said and "\x1b" not in said
+
+
+# -- A /dev/shm that is full or cannot be written: a warning, and the job runs
+
+
+IN_A_NAMESPACE = ["unshare", "--mount", "bash", "-c"]
+SETUP = 'mount -t tmpfs -o {options} tmpfs /dev/shm && {fill} && exec "$@"'
+FILL = "dd if=/dev/zero of=/dev/shm/ballast bs=4k count={pages} status=none"
+
+HEARTBEAT = """
+client = connect()
+client.send_heartbeat()
+say("board", os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
+if CYCLE == 0:
+    raise ValueError("once")
+"""
+
+
+def under(options: str, fill: str = "true") -> list[str]:
+    """The command under which the job has a /dev/shm of its own, mounted with these options and then filled."""
+    return [*IN_A_NAMESPACE, SETUP.format(options=options, fill=fill), "bash"]
+
+
+FILLS = """
+if CYCLE == 0 and RANK == 0:
+    open(os.environ["NOTES"] + "/full", "w").close()
+    until("held")
+"""
+# Fills it on a rank's request, and keeps what the files of cycle 0 take: they are gone afterwards, their memory is not.
+# Ends with the launcher, which this shell becomes.
+FILLER = """{ {
+    until [ -e $NOTES/full ]; do sleep 0.02; done
+    for file in /dev/shm/holdfast-*/cycle-0/*.*; do exec {held}<$file; done
+    dd if=/dev/zero of=/dev/shm/ballast bs=4k status=none
+    touch $NOTES/held
+    while kill -0 $$; do sleep 0.05; done
+} 2>/dev/null & }"""
+
+
+@pytest.mark.usefixtures("_mounts_are_possible")
+def test_no_room_any_more(jobs: Jobs) -> None:
+    """There was room when the launcher started."""
+    job = jobs(FILLS + HEARTBEAT, "--max-restarts", "1", under=under("size=1M", FILLER))
+    job.end(0)
+    (warning,) = [line for line in job.said() if "no board" in line]
+    assert warning.startswith("[holdfast] no board for 2 of 2 ranks in this cycle: /dev/shm/")
+    assert "No space left on device" in warning
+    assert len(job.journal("restart")) == 1 and "Traceback" not in "".join(job.said())
+
+
+@pytest.mark.usefixtures("_mounts_are_possible")
+@pytest.mark.parametrize(
+    ("options", "fill"),
+    [("size=16k", FILL.format(pages=3)), ("ro", "true")],
+)
+def test_no_room(jobs: Jobs, options: str, fill: str) -> None:
+    """For the boards beside what the launcher itself needs; on a read-only filesystem."""
+    job = jobs(HEARTBEAT, "--max-restarts", "1", under=under(options, fill))
+    said = job.end(0)
+    assert "no room on tmpfs (/dev/shm: " in said and "no board" not in said
+    boards = job.hear(r"board (\S+)", ranks=[0, 1], cycle=1)
+    assert not any(board.startswith("/dev/shm") for board in boards.values())
+    assert "without supervision" not in said
+
+
+@pytest.mark.usefixtures("_mounts_are_possible")
+def test_no_room_anywhere_ends_with_its_code(jobs: Jobs) -> None:
+    """The temporary directory is full as well: no rank is started."""
+    full = under("size=16k", FILL.format(pages=3))
+    job = jobs(HEARTBEAT, env={"TMPDIR": "/dev/shm"}, under=full)
+    assert "no place for the boards of the ranks" in job.end(Outcome.NO_BOARDS.code)
+    assert not job.spawned.out()

@@ -1,19 +1,107 @@
-"""The ranks' log files, which equal those of torch's own LogsSpecs, and the copies of their lines."""
+"""Where output goes: files and copies of ranks, as under torchrun; last lines; the writer that never blocks."""
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import itertools
 import os
+import re
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-from holdfast.fault_tolerance.launcher.ranks import output
+from holdfast.fault_tolerance.launcher import writer as module
+from holdfast.fault_tolerance.launcher.ranks import failures, output
 from holdfast.fault_tolerance.launcher.ranks.output import RankOutput
+from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
+from holdfast.fault_tolerance.launcher.writer import AppendedFile, Stream, Writer
+from tests.launcher.conftest import Jobs, run_twins, tree
+from tests.processes import Spawner, wait_until
+
+PRINTS = """
+print(f"out of {RANK}, cycle {CYCLE}")
+print(f"err of {RANK}, cycle {CYCLE}", file=sys.stderr)
+meet()
+sys.exit(0 if CYCLE else RANK)
+"""
+
+
+def test_same_output_and_same_files(jobs: Jobs) -> None:
+    """All combinations are compared without processes: test_output.py."""
+    text = PRINTS.replace("meet()\nsys.exit(0 if CYCLE else RANK)\n", "")
+    flags = ("--log-dir", "logs-{who}", "--tee", "0:3,1:1", "--redirects", "1:2", "--role", "trainer")
+    twins = run_twins(jobs, "--nproc-per-node", "2", *flags, jobs.script(text))
+    twins.same_output()
+    ours, theirs = ({line for line in each.err().splitlines() if "err of" in line} for each in twins)
+    assert ours == theirs
+    files = [tree(jobs.folder / f"logs-{who}") for who in ("ours", "theirs")]
+    assert files[0] == files[1] and files[0]
+
+
+def test_each_restart_has_a_folder_of_its_own(jobs: Jobs) -> None:
+    job = jobs(PRINTS, "--max-restarts", "1", "--log-dir", "logs", "--redirects", "3")
+    job.end(0)
+    written = tree(jobs.folder / "logs")
+    for cycle in range(2):
+        for rank in range(2):
+            folder = f"RUN/attempt_{cycle}/{rank}"
+            assert written[f"{folder}/stdout.log"] == f"out of {rank}, cycle {cycle}\n"
+            assert f"err of {rank}, cycle {cycle}\n" in written[f"{folder}/stderr.log"]
+
+
+def test_everything_that_is_teed_arrives(jobs: Jobs) -> None:
+    """Also what a rank wrote in its last moment, before the launcher ends."""
+    job = jobs("for number in range(5000): print(number)", "--tee", "3")
+    job.end(0)
+    lines = job.spawned.out().splitlines()
+    assert len(lines) == 10_000 and sum(line.endswith(":4999") for line in lines) == 2
+
+
+def test_without_a_log_dir_nothing_is_left_in_the_temporary_folder(jobs: Jobs, tmp_path: Path) -> None:
+    """torchrun leaves a folder there; here the streams are kept in the run directory."""
+    job = jobs("print('kept')", "--redirects", "1", nproc=1, env={"TMPDIR": str(tmp_path / "tmp")})
+    job.end(0)
+    assert not (tmp_path / "tmp").exists()
+    assert list(tree(job.run_dir / "logs").values()) == ["kept\n"]
+
+
+def test_torchs_file_timer_leaves_nothing_from_cycle_to_cycle(jobs: Jobs) -> None:
+    """It is a thread and a FIFO for each cycle."""
+    text = """
+import glob
+meet()
+say("sees", len(glob.glob(os.environ["TMPDIR"] + "/watchdog_timer_*")))
+sys.exit(3 if CYCLE < 2 else 0)
+"""
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": str(jobs.folder)}
+    job = jobs(text, "--max-restarts", "2", nproc=1, env=env)
+    job.end(0)
+    assert [line.split()[-1] for line in job.lines(" sees ")] == ["1", "1", "1"]
+    assert not list(jobs.folder.glob("watchdog_timer_*"))
+
+
+HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d{4} \S+ "
+
+
+def test_lines_of_the_launcher_are_appended(jobs: Jobs) -> None:
+    path = jobs.folder / "ft.log"
+    path.write_text("kept\n")
+    job = jobs("sys.exit(3)", "--max-restarts", "1", env={"PET_FT_NVRX_LOGFILE": "ft.log"})
+    job.end(3)
+    first, *lines = path.read_text().splitlines()
+    assert first == "kept"
+    assert [re.sub(f"^{HEAD}", "", line) for line in lines] == job.said()
+    assert all(re.match(f"{HEAD}\\[holdfast\\] ", line) for line in lines)
+
+
+# -- the ranks' log files, which equal those of torch's own LogsSpecs, and the copies of their lines
 
 
 def given(folder: Path | str, **more: object) -> SimpleNamespace:
@@ -101,3 +189,255 @@ def test_prefix_and_filter_are_the_users(tmp_path: Path, monkeypatch: pytest.Mon
     assert filtered == f"{prefix}an apple\n{prefix}an orange\n"
     found, _ = tee(tmp_path, b"x\n", log_line_prefix_template="[${rank}] ")
     assert found == "[8] x\n"
+
+
+# -- the last lines of stderr
+
+
+PROGRAM = """
+import io, os, sys
+err = sys.stderr
+same = (err.name, err.mode, err.encoding, err.errors, err.line_buffering, err.write_through, err.fileno())
+print(same, type(err) is io.TextIOWrapper, hasattr(err.buffer, "raw"), "HOLDFAST_STDERR_FILE" in os.environ)
+sys.stdout.flush()
+for number in range(int(sys.argv[1])):
+    print("line", number, "grün", file=err)
+if os.fork() == 0:
+    print("a child", file=err)
+    os._exit(0)
+os.wait()
+os.write(2, b"native\\n")
+err.write("the end")
+err.flush()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("count", "unbuffered"), [(3, ""), (5000, "1")])
+def test_the_last_lines_of_a_killed_process(
+    spawn: Spawner, tmp_path: Path, count: int, unbuffered: str
+) -> None:
+    kept = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": str(tmp_path / "0.stderr")}
+    plain, told = (
+        spawn([sys.executable, "-c", PROGRAM, str(count)], env={"PYTHONUNBUFFERED": unbuffered, **env})
+        for env in ({"PYTHONPATH": None}, kept)
+    )
+    assert plain.wait() == told.wait() == -9
+    assert told.out() == plain.out(), "the script cannot tell the difference"
+    assert told.err() == plain.err(), "nothing is lost, nothing comes twice"
+    lines = [f"line {number} grün" for number in range(count)]
+    (file,) = tmp_path.glob("0.stderr*")
+    assert file.name == f"0.stderr.{told.pid}"
+    assert failures.last_lines(str(file)) == tuple([*lines, "the end"][-failures.LAST_LINES :])
+    assert file.stat().st_size <= failures.TAIL_BYTES
+
+
+ALARMS = """
+import signal, sys, threading, time
+class Alarm(Exception):
+    pass
+def ring(*_):
+    raise Alarm
+signal.signal(signal.SIGALRM, ring)
+done = []
+def spin():
+    while not done:
+        pass
+threading.Thread(target=spin).start()
+lost = 0
+for _ in range(100):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.003)
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            print("a bar of progress", file=sys.stderr)
+        lost += 1
+    except Alarm:
+        pass
+done.append(1)
+sys.exit(lost)
+"""
+
+
+def test_what_a_signal_handler_raises_is_raised(spawn: Spawner, tmp_path: Path) -> None:
+    """Also while a line is kept, beside a thread that never lets go of the interpreter by itself."""
+    env = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": str(tmp_path / "0.stderr")}
+    assert spawn([sys.executable, "-u", "-c", ALARMS], env=env).wait() == 0
+
+
+STAND_IN = """
+import io, sys
+class Tee(io.StringIO):
+    pass
+sys.stderr = Tee()
+"""
+
+
+def test_a_stderr_that_the_site_has_replaced_is_left_alone(spawn: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN)
+    place = str(tmp_path / "0.stderr")
+    env = {"PYTHONPATH": f"{PROLOGUE}:{tmp_path}", "HOLDFAST_STDERR_FILE": place}
+    program = spawn([sys.executable, "-c", "import sys; print(type(sys.stderr).__name__)"], env=env)
+    assert (program.wait(), program.out()) == (0, "Tee\n")
+    assert not list(tmp_path.glob("0.stderr*"))
+
+
+@pytest.mark.parametrize("place", ["/nowhere/0.stderr", "/dev/full"])
+def test_no_room_for_the_last_lines(spawn: Spawner, place: str) -> None:
+    env = {"PYTHONPATH": PROLOGUE, "HOLDFAST_STDERR_FILE": place}
+    program = spawn([sys.executable, "-c", PROGRAM, "3"], env=env)
+    assert program.wait() == -9
+    assert program.err().splitlines() == [
+        "line 0 grün",
+        "line 1 grün",
+        "line 2 grün",
+        "a child",
+        "native",
+        "the end",
+    ]
+
+
+# -- the writer that never blocks, with real files: order, lost lines, the lock, torn lines
+
+
+class Troubles(list[tuple[str, str]]):
+    def __call__(self, name: str, reason: str) -> None:
+        self.append((name, reason))
+
+
+@pytest.fixture
+def troubles() -> Troubles:
+    return Troubles()
+
+
+@pytest.fixture
+def writer(troubles: Troubles) -> Iterator[Writer]:
+    made = Writer("test-writer", troubles, capacity=1300)
+    yield made
+    made.close(5)
+
+
+def test_targets_get_their_lines_in_order(writer: Writer, tmp_path: Path) -> None:
+    files = [AppendedFile(str(tmp_path / name), "n") for name in "ab"]
+    for number in range(10):
+        writer.put(files[number % 2], b"%d\n" % number)
+    for file in files:
+        writer.end(file)
+    assert writer.drain(5)
+    assert (tmp_path / "a").read_bytes() == b"0\n2\n4\n6\n8\n"
+    assert (tmp_path / "b").read_bytes() == b"1\n3\n5\n7\n9\n"
+    assert not [name for name in os.listdir("/proc/self/fd") if _target(name).startswith(str(tmp_path))]
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""
+
+
+def test_lost_lines_are_counted_at_their_place(writer: Writer, troubles: Troubles) -> None:
+    reader, descriptor = os.pipe()
+    os.write(descriptor, b"." * 65536)  # full
+    stream = Stream(descriptor)
+    writer.put(stream, b"first\n")
+    wait_until(lambda: writer._in_hand, what="the write")
+    writer.put(stream, b"x" * 990 + b"\n")
+    for _ in range(3):
+        writer.put(stream, b"lost\nlost\n")
+    assert troubles == [("standard error", "it does not take lines as fast as they come")]
+    assert len(os.read(reader, 65536)) == 65536
+    assert writer.drain(5)
+    writer.put(stream, b"later\n")
+    assert writer.drain(5)
+    found = os.read(reader, 65536)
+    assert (
+        found == b"first\n" + b"x" * 990 + b"\n[holdfast] 6 lines lost: standard error was not read\nlater\n"
+    )
+    os.close(reader)
+    os.close(descriptor)
+
+
+def test_stream_whose_reader_is_gone_takes_everything(writer: Writer, troubles: Troubles) -> None:
+    reader, descriptor = os.pipe()
+    os.close(reader)
+    for _ in range(100):
+        writer.put(Stream(descriptor), b"x" * 100 + b"\n")
+        assert writer.drain(5)
+    os.close(descriptor)
+    assert not troubles
+
+
+def test_folder_that_comes_back_gets_all_lines(writer: Writer, troubles: Troubles, tmp_path: Path) -> None:
+    path = tmp_path / "later" / "log"
+    file = AppendedFile(str(path), "n")
+    writer.put(file, b"one\n")
+    wait_until(lambda: troubles, what="the error")
+    writer.put(file, b"two\n")
+    path.parent.mkdir()
+    assert writer.drain(5)
+    assert path.read_bytes() == b"one\ntwo\n" and len(troubles) == 1
+    writer.end(file)
+
+
+HOLDS = """
+import fcntl, sys
+file = open(sys.argv[1], "a")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("limit", [10.0, 0.1])
+def test_lock_of_another_launcher_is_waited_for(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
+    """It may be stopped while it holds the lock: then not forever."""
+    monkeypatch.setattr(module, "LOCK_WAIT", limit)
+    path = tmp_path / "log"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout and holder.stdout.readline() == b"held\n"
+    file = AppendedFile(str(path), "n")
+    writer.put(file, b"line\n")
+    if limit < 1:
+        assert writer.drain(5)
+    else:
+        assert not writer.drain(0.3) and not path.read_bytes()
+    assert holder.stdin
+    holder.communicate()
+    assert writer.drain(5)
+    assert path.read_bytes() == b"line\n"
+    writer.end(file)
+
+
+def test_patient_caller_loses_nothing_on_a_slow_target(writer: Writer, troubles: Troubles) -> None:
+    reader, descriptor = os.pipe()
+    fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 4096)
+    copy = subprocess.Popen(
+        [sys.executable, "-c", "import time\nwhile __import__('os').read(0, 4096): time.sleep(0.01)"],
+        stdin=reader,
+    )
+    os.close(reader)
+    for _ in range(200):
+        writer.put(Stream(descriptor), b"x" * 499 + b"\n", is_patient=True)
+    assert writer.drain(30) and not troubles
+    os.close(descriptor)
+    assert copy.wait(10) == 0
+
+
+def test_patient_caller_does_not_wait_for_a_target_that_hangs(
+    writer: Writer, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    reader, descriptor = os.pipe()
+    os.write(descriptor, b"." * 65536)
+    began = time.monotonic()
+    for _ in range(100):
+        writer.put(Stream(descriptor), b"x" * 499 + b"\n", is_patient=True)
+    assert time.monotonic() - began > 0.2 and troubles
+    os.close(reader)  # ends the write
+    assert writer.drain(5)
+    os.close(descriptor)

@@ -303,15 +303,6 @@ def test_second_ctrl_c_ends_the_job_at_once(jobs: Jobs) -> None:
     assert not any(alive(int(pid)) for pid in pids.values())
 
 
-def test_ctrl_c_cuts_a_preemption_short(jobs: Jobs) -> None:
-    job = jobs("signal.signal(signal.SIGTERM, lambda *_: say('saves'))\nsay('ready')\nwhile True: wait()")
-    job.hear("ready", ranks=[0, 1])
-    job.spawned.send_signal(signal.SIGTERM)
-    job.hear("saves", ranks=[0, 1])
-    job.spawned.send_signal(signal.SIGINT)
-    job.end(137)
-
-
 def test_sigusr_is_passed_on_and_ends_nothing(jobs: Jobs) -> None:
     text = """
 for number in (signal.SIGUSR1, signal.SIGUSR2):

@@ -1,12 +1,21 @@
-"""A rank that fails in whatever way: all ranks start again together, as often as `--max-restarts` allows.
-
-Ranks that obey are stopped at once, those that save have time, and in any case it is bounded.
-"""
+"""A rank that fails in whatever way: all ranks start again together; without progress the job ends with a code."""
 
 from __future__ import annotations
 
+import json
+import os
+import queue
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
 import pytest
 
+from holdfast.cli.main import main
+from holdfast.fault_tolerance.launcher.control.messages import IterationRead
+from holdfast.fault_tolerance.launcher.driver import IterationFile
 from tests.launcher.conftest import Job, Jobs
 
 FAILS_THREE_WAYS = """
@@ -149,3 +158,270 @@ def test_rank_that_saves_a_checkpoint_gets_the_time_for_it(jobs: Jobs, saves: di
     job.end(0)
     assert job.lines("^rank 0 cycle 0 saved$")
     assert stopping_time(job) < 12
+
+
+# -- A job that makes no progress is ended with a code of its own
+
+
+WRITES = """
+saved = {saved}[CYCLE] if RANK == 0 else None
+if saved is not None:
+    with open(os.environ["NOTES"] + "/latest", "w") as file:
+        file.write(str(saved) + "\\n")
+meet()
+{end}
+"""
+"""`saved` has what rank 0 writes in each cycle; then all ranks end."""
+END = "sys.exit(5)"
+
+
+class Trainings:
+    """Jobs of which rank 0 writes the file, with 10 restarts."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def __call__(
+        self, saved: list[Any], *flags: str, before: str | None = None, env: dict[str, str] | None = None
+    ) -> Job:
+        """A job; the file has `before` when it starts."""
+        file = self._jobs.folder / "latest"
+        if before is not None:
+            file.write_text(before)
+        text = WRITES.format(saved=saved, end=END).replace('os.environ["NOTES"] + "/latest"', repr(str(file)))
+        given = ["--ft-checkpoint-iteration-file", str(file), "--max-restarts", "10"]
+        return self._jobs(text, *given, *flags, nproc=2, env=env)
+
+
+@pytest.fixture
+def trainings(jobs: Jobs) -> Trainings:
+    return Trainings(jobs)
+
+
+def restarts(job: Job) -> int:
+    return len(job.journal("restart"))
+
+
+def test_job_that_saves_nothing_new_ends_with_93(trainings: Trainings) -> None:
+    job = trainings([10, 20, None, None, None])
+    said = job.end(93)
+    assert restarts(job) == 3, "cycles 0 and 1 made progress, 2 and 3 made none"
+    (end,) = job.journal("run_end")
+    assert end["exit_code"] == 93
+    assert "FAILED: rank" in said and "no restart left" not in said
+    assert main(["replay", str(job.run_dir)]) == 0
+    read = [each for each in job.journal("decision") if "IterationRead" in json.dumps(each["event"])]
+    assert len(read) == 5, "at the start, and at each failure"
+
+
+def test_number_from_before_the_job_is_no_progress(trainings: Trainings) -> None:
+    """The scheduler has started the job again: it resumes from iteration 500."""
+    job = trainings([500, 500, 500], before="500")
+    job.end(93)
+    assert restarts(job) == 1
+
+
+def test_file_that_hangs_ends_no_job(trainings: Trainings, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")  # without a writer: opening it waits forever
+    job = trainings([None] * 9, "--max-restarts", "3")
+    job.end(5)
+    assert restarts(job) == 3
+    assert len(job.journal("iteration_unread")) == 1 and not job.journal("launcher_error")
+
+
+@pytest.mark.check
+@pytest.mark.parametrize(
+    ("content", "number"), [("500\n", 500), (None, 0), ("release\n", -1), ("", -1), ("9" * 19, -1)]
+)
+def test_number_of_the_file(tmp_path: Path, content: str | None, number: int) -> None:
+    """`release` is what Megatron-LM writes for a release checkpoint; -1: the cycle changes nothing."""
+    path, answers = tmp_path / "latest", queue.SimpleQueue[object]()
+    if content is not None:
+        path.write_text(content)
+    IterationFile(str(path), answers.put, lambda *_, **__: None).read(3)
+    assert answers.get(timeout=30) == IterationRead(3, number)
+
+
+HANGS = """
+client = connect()
+client.send_heartbeat()
+wait()
+"""
+
+
+def test_hung_ranks_that_saved_nothing_end_with_93(jobs: Jobs) -> None:
+    """The code is the agreed one, not the 137 of the ranks; the incident is reported."""
+    file = ["--ft-checkpoint-iteration-file", str(jobs.folder / "latest"), "--max-restarts", "10"]
+    job = jobs(HANGS, *file, "--ft-rank-heartbeat-timeout", "0.5", nproc=1)
+    job.end(93)
+    assert restarts(job) == 1 and len(job.journal("verdict")) == len(job.journal("incident")) == 2
+    assert [each["reason"] for each in job.journal("iteration_unread")] == ["No such file or directory"]
+
+
+# -- the same failure ---------------------------------------------------------------------------------------------
+
+RAISES = """
+client = connect()
+for step in range({steps}[CYCLE] + 1):
+    client.heartbeat(step)
+meet()
+if RANK == CYCLE % 2:
+    raise IndexError(f"index {{1000 + CYCLE}} is out of range")
+wait()
+"""
+
+
+def test_one_exception_at_one_step_ends_the_job_after_three_cycles(jobs: Jobs) -> None:
+    """On whichever rank; its numbers do not count. The evidence is kept, and the decision can be replayed."""
+    job = jobs(RAISES.format(steps=[23] * 9), "--max-restarts", "8")
+    said = job.end(93)
+    assert restarts(job) == 2
+    assert "IndexError: index # is out of range after step 23" in job.journal("incident")[-1]["failure"]
+    assert "no restart left" not in said
+    assert [each["exit_code"] for each in job.journal("run_end")] == [93]
+    assert main(["replay", str(job.run_dir)]) == 0
+
+
+def test_the_same_failure_without_a_limit_uses_all_restarts(jobs: Jobs) -> None:
+    """What makes two failures the same: test_last_block.py."""
+    job = jobs(RAISES.format(steps=[5] * 4), "--max-restarts", "3", "--ft-same-failure-limit", "0")
+    job.end(1)
+    assert restarts(job) == 3
+
+
+# -- A restart that really restarts: ranks killed in the middle of collectives come back and meet again
+
+
+ALL_REDUCE = """
+import torch, torch.distributed as dist
+say("pid", os.getpid())
+dist.init_process_group("gloo")
+total = torch.ones(1024)
+dist.all_reduce(total)
+assert total[0] == int(os.environ["WORLD_SIZE"])
+say("meets the others")
+enough = torch.zeros(1024)
+while not enough[0]:  # agreed on, so that all leave after the same collective
+    enough[0] = os.path.exists(os.environ["NOTES"] + "/enough")
+    dist.all_reduce(enough, dist.ReduceOp.MAX)
+    time.sleep(0.005)
+os._exit(0)
+"""
+KILLS = 5
+
+
+@pytest.mark.slow
+def test_kill_of_a_random_rank_five_times(jobs: Jobs) -> None:
+    """The soak does it a hundred times."""
+    chance = random.Random(os.environ.get("HOLDFAST_TEST_SEED", "kill -9"))
+    job = jobs(ALL_REDUCE, "--max-restarts", str(KILLS), nproc=4, env={"OMP_NUM_THREADS": "1"})
+    held = []
+    for cycle in range(KILLS):
+        pids = job.hear(r"pid (\d+)", ranks=range(4), cycle=cycle)
+        job.hear("meets the others", ranks=range(4), cycle=cycle)
+        held.append(psutil.Process(job.pid).num_fds())
+        victim = chance.randrange(4)
+        os.kill(int(pids[victim]), signal.SIGKILL)
+        # Its peers' exceptions on their lost connections may be older than its death.
+        job.wait_for(
+            rf"FAILED: rank {victim} \(node \S+, pid {pids[victim]}, cycle {cycle}\): killed by SIGKILL"
+        )
+    job.hear("meets the others", ranks=range(4), cycle=KILLS)
+    job.tell("enough")
+    job.end(0)
+    assert [each["restarts_used"] for each in job.journal("restart")] == [1, 2, 3, 4, 5]
+    assert max(held[1:]) <= held[1] + 2, f"descriptors of the launcher, cycle by cycle: {held}"
+
+
+FINDS = """
+import torch.distributed as dist
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+say("finds", "something" if store.check(["left by the dead"]) else "nothing", os.environ["MASTER_ADDR"])
+meet()
+store.set("left by the dead", "an address")
+if CYCLE == 0:
+    kill_me(signal.SIGKILL) if RANK == 0 else wait()
+until("looked")
+os._exit(0)
+"""
+
+
+def test_a_restarted_job_does_not_share_a_store_with_the_dead_one(jobs: Jobs) -> None:
+    """And its launcher, with warm start, has not imported torch for it."""
+    flags = ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+    job = jobs(FINDS, "--max-restarts", "1", "--ft-warm-start=on", *flags)
+    job.hear("finds", ranks=[0, 1], cycle=1)
+    mapped = {Path(each.path).name for each in psutil.Process(job.pid).memory_maps()}
+    assert any(name.startswith("libc") for name in mapped)
+    assert not any("torch" in name for name in mapped)
+    job.tell("looked")
+    job.end(0)
+    for cycle in (0, 1):
+        found = job.hear(r"finds (\w+ \S+)", ranks=[0, 1], cycle=cycle)
+        assert set(found.values()) == {"nothing 127.0.0.1"}, "fresh, and on loopback only"
+
+
+# -- A job whose script knows nothing of Holdfast: its optimizer's steps are its progress
+
+
+TRAINS = """
+import torch
+assert not [name for name in sys.modules if name.startswith("holdfast")]
+assert not [name for name in os.environ if name in ("HOLDFAST_OPTIMIZER_STEPS", "HOLDFAST_MODULES_FILE")]
+weight = torch.nn.Parameter(torch.zeros(2))
+sgd = torch.optim.SGD([weight], lr=0.1)
+
+def train(steps):
+    for _ in range(steps):
+        weight.sum().backward()
+        sgd.step()
+    say("at", float(weight[0]))
+
+"""
+
+
+@pytest.mark.slow
+def test_a_hang_between_two_steps_is_found_and_the_restart_is_told(jobs: Jobs) -> None:
+    text = TRAINS + "train(4)\nif CYCLE == 0: wait()\n"
+    flags = ("--ft-warm-start", "on", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "2")
+    job = jobs(text, *flags)
+    job.end(0)
+    (start,) = job.journal("run_start")
+    assert start["limits"].startswith(
+        "for every rank: from one optimizer step to the next 2 s; for ranks that connect"
+    )
+    (verdict,) = job.journal("verdict")
+    assert (verdict["reason"], verdict["limit"], verdict["connected"]) == ("heartbeat", 2.0, False)
+    firsts = [
+        (record["cycle"], record["rank"], record["step"], record["counted"])
+        for record in job.journal("first_step")
+    ]
+    assert sorted(firsts) == [(cycle, rank, 1, True) for cycle in (0, 1) for rank in (0, 1)]
+    (listed,) = (job.run_dir / "preload").glob("*.json")
+    names = [name for name, _ in json.loads(listed.read_text())["modules"]]
+    assert "torch" in names and not [name for name in names if name.startswith("holdfast")]
+    (longest,) = [record["longest"] for record in job.journal("counted_steps") if record["cycle"] == 0]
+    assert longest > 2
+    (learned,) = job.run_dir.glob("learned-limits-*.json")  # of the cycle that succeeded
+    state = json.loads(learned.read_text())["current_timeouts"]
+    assert state["heartbeat"]["initial"] == 300.0
+    assert 2.0 <= state["heartbeat"]["subsequent"] < 10.0  # the floor is what the user configured
+    assert [record["seconds"] > 0 for record in job.journal("resume")] == [True]
+
+
+@pytest.mark.slow
+def test_more_steps_than_before_are_progress(jobs: Jobs) -> None:
+    """With one restart allowed, two crashes in a row would end the job."""
+    text = TRAINS + "train(4 + 2 * CYCLE)\nif CYCLE < 3: sys.exit(7)"
+    job = jobs(text, "--max-restarts", "1", "--ft-restarts-reset-on-progress", nproc=1)
+    job.end(0)
+    assert [record["steps"] for record in job.journal("counted_steps")] == [4, 6, 8, 10]
+
+
+def test_steps_are_not_counted_where_the_user_does_not_want_it(jobs: Jobs) -> None:
+    flags = ("--ft-ignore-optimizer-steps", "--ft-rank-heartbeat-timeout", "600")
+    job = jobs(TRAINS + "train(4)", *flags, nproc=1)
+    job.end(0)
+    assert job.journal("first_step", "first_heartbeat", "verdict") == []
+    (start,) = job.journal("run_start")
+    assert start["limits"].startswith("for ranks that connect: first heartbeat 3600 s, heartbeat 600 s")

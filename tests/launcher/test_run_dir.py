@@ -1,18 +1,21 @@
-"""The run directory: refused when others could have planted it, and no reason to stop when it hangs or is full."""
+"""The run directory, refused or no reason to stop; a quiet run, jobs that do not see each other, documented lines."""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
-from tests.launcher.conftest import Jobs
+from tests.launcher.conftest import Job, Jobs
 
 NODE = socket.gethostname()
 
@@ -143,3 +146,122 @@ def test_journal_is_private_and_has_no_secrets_of_arguments(jobs: Jobs) -> None:
     for secret in ("abc123def", "hunter2", "S3CR3Tvalue"):
         assert secret not in path.read_text()
     assert record["argv"][-6:] == ["--token", "***", "--db-password=***", "--lr", "0.1", "***"]
+
+
+# -- A run without trouble is quiet, jobs do not see each other, and the documented lines come after a failure
+
+
+USES_EVERYTHING = """
+client = connect()
+with client.section("setup"):
+    pass
+for step in range(20):
+    with client.section("step"):
+        client.heartbeat(step)
+client.shutdown_workload_monitoring()
+say("done")
+"""
+
+
+def test_two_jobs_at_once_do_not_see_each_other(jobs: Jobs) -> None:
+    """One of them restarts, sweeps and ends while the other one, in the same state folder, works on."""
+    waits = """
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+say("board", os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
+until("enough")
+say("alive", child.poll() is None)
+child.kill()
+child.wait()
+"""
+    state = {"XDG_STATE_HOME": str(jobs.folder / "state")}
+    first = jobs(waits, "--ft-run-dir", "first", env=state)
+    second = jobs(waits, "--ft-run-dir", "second", "--max-restarts", "1", env=state)
+    boards = [job.hear(r"board (\S+)", ranks=[0, 1]) for job in (first, second)]
+    folders = {os.path.dirname(os.path.dirname(board)) for found in boards for board in found.values()}
+    assert len(folders) == 2
+    victim = next(child for child in psutil.Process(second.pid).children() if "RANK" in child.environ())
+    victim.send_signal(signal.SIGKILL)
+    second.hear("board", ranks=[0, 1], cycle=1)
+    second.tell("enough")
+    second.end(0)
+    first.tell("enough")
+    assert len(first.end(0).splitlines()) == 1
+    assert len(first.lines("cycle 0 alive True")) == 2
+
+
+def test_nothing_but_the_limits_when_all_is_well(jobs: Jobs) -> None:
+    """Of a YAML file, of the environment and of flags, of which one wins over the file's."""
+    settings = jobs.folder / "ft.yaml"
+    settings.write_text("fault_tolerance: {rank_heartbeat_timeout: 40, rank_out_of_section_timeout: 50}\n")
+    flags = ("--ft-rank-heartbeat-timeout", "60", "--ft-rank_section_timeouts", "setup:600,step:7")
+    env = {"PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "90"}
+    job = jobs(USES_EVERYTHING, "--max-restarts", "3", "--ft-cfg-path", settings, *flags, env=env)
+    said = job.end(0).splitlines()
+    assert 1 <= len(said) <= 2, said
+    for words in ("first heartbeat 90 s", "heartbeat 60 s", "setup 600 s", "step 7 s", "out of section 50 s"):
+        assert words in said[0]
+    assert str(job.run_dir) in said[0]
+    assert len(job.spawned.out().splitlines()) == 2  # the two ranks' own lines
+
+
+# -- the documented lines after a failure
+
+
+CLOSING = r"^\[holdfast\] Sending process (\d+) closing signal SIGTERM$"
+SILENT = (
+    r"^\[holdfast\] .*\brank (\d+) \(node [^,]+, pid (\d+), cycle 0\): "
+    r"Did not get subsequent heartbeat\. Waited (\d+\.\d\d) seconds\."
+)
+TIMEOUT = 1.0
+
+TWO_OF_THREE_HANG = """
+client = connect()
+client.send_heartbeat()
+meet()
+client.send_heartbeat()
+while RANK == 0:
+    client.send_heartbeat()
+    time.sleep(0.02)
+wait()
+"""
+
+
+def pids(job: Job) -> dict[int, int]:
+    """Rank -> pid in cycle 0."""
+    return {each["rank"]: each["pid"] for each in job.journal("rank_start") if each["cycle"] == 0}
+
+
+def found(pattern: str, text: str) -> list[tuple[str, ...]]:
+    """The groups of each line that matches."""
+    return [match.groups() for match in re.finditer(pattern, text, re.MULTILINE)]
+
+
+def silent_ranks(jobs: Jobs, level: str) -> Job:
+    """A job in which two of three ranks hang at the same time."""
+    flags = f"--ft-rank-heartbeat-timeout={TIMEOUT}", f"--ft-log-level={level}", "--ft-warm-start=off"
+    return jobs(TWO_OF_THREE_HANG, *flags, nproc=3)
+
+
+def test_ranks_past_their_timeouts_and_those_that_are_stopped_have_a_line_each(jobs: Jobs) -> None:
+    job = silent_ranks(jobs, "WARNING")
+    output = job.end(137)
+    lines = found(SILENT, "\n".join(line for line in output.splitlines() if "FAILED" not in line))
+    assert sorted((int(rank), int(pid)) for rank, pid, _ in lines) == sorted(
+        (rank, pid) for rank, pid in pids(job).items() if rank
+    )
+    assert all(float(waited) >= TIMEOUT for _, _, waited in lines)
+    (verdict,) = job.journal("verdict")
+    overdue = job.journal("overdue")
+    assert {each["rank"]: each["pid"] for each in overdue} == {rank: pids(job)[rank] for rank in (1, 2)}
+    assert len(overdue) == 2 and verdict["overdue_rank"] in (1, 2)
+    for each in overdue:
+        assert (each["cycle"], each["reason"], each["limit"]) == (0, "heartbeat", TIMEOUT)
+        assert each["waited"] >= TIMEOUT
+    others = {str(pid) for rank, pid in pids(job).items() if rank != verdict["rank"]}
+    assert sorted(pid for (pid,) in found(CLOSING, output)) == sorted(others)
+
+
+def test_log_level_hides_them(jobs: Jobs) -> None:
+    output = silent_ranks(jobs, "ERROR").end(137)
+    assert not found(CLOSING, output), "a warning is logged at level ERROR"
+    assert "HANG" not in output and re.search(r"^\[holdfast\] FAILED: rank [12] ", output, re.MULTILINE)

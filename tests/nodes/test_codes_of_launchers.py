@@ -215,12 +215,12 @@ def test_host_of_the_store_that_cannot_be_reached(cluster: Cluster) -> None:
 
 
 ELSEWHERE = {
-    Outcome.USAGE: "tests/launcher/test_bad_input.py",
+    Outcome.USAGE: "tests/launcher/test_exit_codes.py",
     Outcome.CALLED_OFF: "tests/control/test_records.py",
     Outcome.NO_PROGRESS: "tests/nodes/test_restart_together.py",
     Outcome.SAME_FAILURE: "tests/nodes/test_restart_together.py",
     Outcome.LAUNCHER_FAILED: "tests/control/test_one_node.py",
-    Outcome.NO_BOARDS: "tests/launcher/test_full_tmpfs.py",
+    Outcome.NO_BOARDS: "tests/launcher/test_hung_disks.py",
 }
 WITH_CODES_OF_RANKS = {Outcome.PREEMPTED, Outcome.RANKS_FAILED, Outcome.RANKS_KILLED}
 

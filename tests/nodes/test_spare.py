@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.launcher.test_metrics_table import Values, samples
+from tests.launcher.test_metrics import Values, samples
 from tests.nodes.conftest import Cluster
 from tests.processes import wait_until
 

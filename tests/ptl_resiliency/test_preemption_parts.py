@@ -1,19 +1,32 @@
-"""Where in a validation a rank is, how often ranks ask each other, and how much time is left."""
+"""Parts of a preemption: places, shortage of time, signals and handlers, workers that stay, ranks that listen."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
+import pickle
 import signal
 import sys
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 from holdfast.callbacks.preemption import MOST_BATCHES, batches_between, shortage
-from holdfast.callbacks.signals import Notices
+from holdfast.callbacks.signals import Notices, Staying, StayingWorkers
+from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
+from holdfast.fault_tolerance.stop.page import ASKED, PageFile, page_path, write
+from holdfast.fault_tolerance.stop.rules import WITHDRAW, Word
 from holdfast.ptl_resiliency import PreemptionCallback
 from holdfast.ptl_resiliency.callbacks import ValidationPlaces
+from holdfast.ptl_resiliency.framework import seeding
+from tests.processes import Spawner
+from tests.ptl_resiliency.preempted import Numbers
 
 SLURM = {"SLURM_JOB_END_TIME": "1050"}
 
@@ -174,3 +187,168 @@ def test_a_forked_child_takes_the_signal_as_it_would_without_us() -> None:
         assert child.exitcode == -TERM
     finally:
         notices.restore()
+
+
+# -- data loader workers that outlive the signals, and how they and other children end
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Asked(Numbers):
+    """Says what the worker does on the signals: its item is 1 for each that has our handler."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return torch.tensor([float(os.environ.get("WORKER", "-1"))])
+
+
+def _users_init(worker_id: int) -> None:
+    os.environ["WORKER"] = str(worker_id)
+
+
+def test_workers_survive_the_signals_and_run_the_users_function() -> None:
+    loader = DataLoader(Asked(), batch_size=4, num_workers=1, worker_init_fn=_users_init)
+    loaders = StayingWorkers({TERM, USR1})
+    loaders.of(loader)
+    loaders.of(loader)  # as a second fit of the same trainer does
+    pickle.loads(pickle.dumps(loader.worker_init_fn))  # for workers that are spawned
+    assert sum(batch.sum().item() for batch in loader) == 0.0
+    loaders.undo()
+    assert loader.worker_init_fn is _users_init
+
+
+def test_lightnings_seeding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_SEED_WORKERS", "1")
+    loader = DataLoader(Numbers(), num_workers=1)
+    StayingWorkers({TERM}).of(loader, seeding(3))
+    staying = loader.worker_init_fn
+    assert isinstance(staying, Staying) and isinstance(staying.then, partial)
+    assert staying.then.func.__name__ == "pl_worker_init_function" and staying.then.keywords == {"rank": 3}
+
+
+def test_other_loaders_are_left_alone() -> None:
+    inline = DataLoader(Numbers())
+    loaders = StayingWorkers({TERM})
+    for each in (inline, [1, 2], object(), None):
+        loaders.of(each)
+    assert inline.worker_init_fn is None
+
+
+LEFT = """
+import multiprocessing, os, signal, sys, time, torch
+from torch.utils.data import DataLoader
+from holdfast.callbacks.signals import StayingWorkers
+
+class Sticky:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if index == 8:
+            time.sleep(3600)
+        return torch.zeros(1)
+
+def users_own(listens):
+    def write(number, frame):
+        time.sleep(2.0)  # longer than a worker gets
+        os.write(1, b"FLUSHED\\n")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, write)
+    listens.set()
+    while True:
+        time.sleep(0.1)
+
+loader = DataLoader(Sticky(), batch_size=4, num_workers=2)
+StayingWorkers({signal.SIGTERM}).of(loader)
+left = iter(loader)
+next(left), next(left)
+context = multiprocessing.get_context("fork")
+listens = context.Event()
+context.Process(target=users_own, args=(listens,), daemon=True).start()
+listens.wait()
+print("leaving", flush=True)
+"""
+
+
+def test_workers_that_are_left_are_ended_and_other_children_are_not(spawn: Spawner, tmp_path: Path) -> None:
+    process = spawn.python(LEFT, env={"PYTHONPATH": f"{ROOT}/src:{ROOT}", "TMPDIR": str(tmp_path)})
+    process.wait_for("leaving")
+    assert process.wait(20) == 0  # without us it takes no time, and with a handler alone it never ends
+    assert "FLUSHED" in process.out() and not process.err()
+    assert not list(tmp_path.glob("pymp-*"))
+
+
+# -- two ranks that come to `listening` when a stop was asked for already, or of which one has ended
+
+
+RANK = """
+import json, logging, os, sys
+import torch.distributed as dist
+from holdfast.callbacks.signals import Notices
+from holdfast.side_group import CollectiveFailed
+from holdfast.callbacks.preemption import find_way
+
+logging.basicConfig()
+folder, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+
+def listening(case):
+    os.environ["BOARD"] = f"{folder}/{case}-{rank}.board"
+    way = find_way(Notices(set()))
+    if case == "ended" and rank == 1:
+        os._exit(0)
+    try:
+        answer = way.listening()
+    except CollectiveFailed:
+        answer = "disagreement"
+    groups = len(dist.distributed_c10d._world.pg_map)
+    goes_on = [way.begin(), way.after_batch(1), way.in_validation(1, 1), way.after_batch(2)]
+    way.close()
+    os.write(1, (json.dumps([case, rank, type(way).__name__, answer, groups, goes_on]) + chr(10)).encode())
+
+for case in ("all know", "one knows", "withdrawn", "one has no page", "ended"):
+    listening(case)
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Any:
+    """By case and rank, where the ranks find them."""
+    made = {}
+    for case in ("all know", "one knows", "withdrawn", "one has no page", "ended"):
+        for rank in (0, 1):
+            if (case, rank) != ("one has no page", 1):
+                made[case, rank] = PageFile.create(page_path(str(tmp_path / f"{case}-{rank}.board")))
+    yield made
+    for page in made.values():
+        page.close()
+
+
+def test_what_the_ranks_know_when_they_listen(
+    spawn: Spawner, tmp_path: Path, pages: dict[tuple[str, int], PageFile]
+) -> None:
+    for case, rank in (("all know", 0), ("all know", 1), ("one knows", 0)):
+        pages[case, rank].words[ASKED] = 15
+    for rank in (0, 1):
+        write(pages["withdrawn", rank].words, Word(WITHDRAW, 1))
+    program = RANK.replace("BOARD", FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
+    paths = {"PYTHONPATH": f"{ROOT}/src:{ROOT}"}
+    ranks = [spawn.python(program, str(tmp_path), str(rank), env=paths) for rank in (0, 1)]
+    for each in ranks:
+        assert each.wait() == 0, each.output()
+    said = [json.loads(line) for each in ranks for line in each.out().splitlines()]
+    on = [False] * 4
+    for rank in (0, 1):
+        assert [line for line in said if line[1] == rank][:4] == [
+            ["all know", rank, "Agreed", True, 1, on],
+            ["one knows", rank, "Agreed", False, 1, on],  # its launcher knows, and sees to it
+            ["withdrawn", rank, "Agreed", False, 1, on],
+            ["one has no page", rank, "Together", False, 2, on],
+        ]
+    assert said[4:5] == [["ended", 0, "Agreed", "disagreement", 1, on]]  # soon, and not after half an hour
+    assert ranks[0].err().count("the ranks train on until the launcher ends them") == 1
+    assert "the ranks train on" not in ranks[1].err()

@@ -1,22 +1,28 @@
-"""Reports in the journal: beside the launcher's records, of each cycle, and never at the cost of training."""
+"""Reports in the journal: small at any size, of each cycle, never at the cost of training, and read back whole."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.journal.event import Event, decode, encode
 from holdfast.journal.reader import read_run
 from holdfast.journal.writer import Journal
-from holdfast.straggler.readings.kept import reports
+from holdfast.straggler.readings.kept import KeptReport, reports
+from holdfast.straggler.record import KIND, LISTED, SECTIONS, VERDICTS, record_of
 from holdfast.straggler.state_file import WAITING, ReportLog
 from tests.processes import Spawner, wait_until
-from tests.straggler.readings.history import report
+from tests.straggler.readings.history import job, line, report, verdict
 
 FILE = "journal-n0.rank-0.jsonl"
 
@@ -125,3 +131,254 @@ def test_a_run_directory_that_vanishes_is_told_once(
         log.write(report(8))
     log.close(timeout=30)
     assert capfd.readouterr().err.count("it is gone, with the reports that were in it") == 1
+
+
+# -- what the journal keeps of a report: small at any size, and the ranks that matter are in it
+
+
+def kept(told: Any) -> dict[str, Any]:
+    """As it is read back from the journal."""
+    event = decode(encode(KIND, record_of(told), t=1.0, mono=1.0, node="n0"))
+    assert event is not None and event.kind == KIND
+    return dict(event.fields)
+
+
+def test_the_worst_job_stays_below_300_kilobytes() -> None:
+    """16,384 ranks, a tenth of them named, 1,000 sections, names as long as they may be."""
+    ranks = 16_384
+    few = report(ranks, sections=tuple(f"{n:-<300}" for n in range(4)))
+    scores = list(few.section_relative_perf_scores.values())
+    many = {f"{n:-<300}": scores[n % 4] for n in range(1000)}
+    node = "n" * 253
+    told = replace(
+        few,
+        section_relative_perf_scores=many,
+        section_individual_perf_scores=many,
+        rank_to_node=dict.fromkeys(range(ranks), node),
+        withheld=("why " * 40,) * 100,
+        _verdicts=tuple(verdict(rank, node, 1.3, ranks=ranks) for rank in range(ranks // 10)),
+    )
+    fields = kept(told)
+    assert len(encode(KIND, fields, t=1.0, mono=1.0, node="n0")) < 300_000
+    assert len(fields["overall"]) == ranks
+    assert (len(fields["columns"]), fields["sections_left_out"]) == (2 + 2 * SECTIONS, 1000 - SECTIONS)
+    named = {one["rank"] for one in fields["verdicts"]} | {rank for rank, *_ in fields["further_verdicts"]}
+    assert (len(fields["verdicts"]), named) == (VERDICTS, set(range(ranks // 10)))
+
+
+def test_the_worst_and_the_best_ranks_and_who_is_named_have_all_their_scores() -> None:
+    told = replace(
+        report(512, {76: 1.3}), _verdicts=(verdict(76, "gpu-0009", 1.3), verdict(300, "gpu-0037", 1.2))
+    )
+    fields = kept(told)
+    gpu = told.gpu_relative_perf_scores
+    order = sorted(gpu, key=lambda rank: gpu[rank])
+    rows = {rank: (node, scores) for rank, node, scores in fields["rows"]}
+    assert {*order[:LISTED], *order[-LISTED:], 300} == rows.keys()
+    assert fields["rows"][0][0] == 76
+    assert rows[76][0] == "gpu-0009"
+    titles = [(column["of"], column["score"], column.get("section")) for column in fields["columns"]]
+    assert titles == [
+        ("gpu", "relative", None),
+        ("gpu", "individual", None),
+        ("section", "relative", "data_loading"),
+        ("section", "individual", "data_loading"),
+        ("section", "relative", "fwd"),
+        ("section", "individual", "fwd"),
+    ]
+    assert rows[76][1] == [
+        round(scores[76], 3)
+        for scores in (
+            gpu,
+            told.gpu_individual_perf_scores,
+            told.section_relative_perf_scores["data_loading"],
+            told.section_individual_perf_scores["data_loading"],
+            told.section_relative_perf_scores["fwd"],
+            told.section_individual_perf_scores["fwd"],
+        )
+    ]
+    column = fields["columns"][0]
+    assert column["quantiles"][0] == round(gpu[76], 3) and column["quantiles"][-1] == 1.0
+    assert fields["verdicts"][0]["evidence"] == told.verdicts()[0].evidence
+    assert fields["kernels"] == {"source": "cupti", "records": 1_204_332, "dropped": 0, "share": 0.98}
+
+
+@pytest.mark.parametrize(
+    ("changes", "overall"),
+    [
+        ({}, [500, 900]),
+        ({"gpu_relative_perf_scores": {0: math.nan, 1: 0.9}}, [700, 900]),
+        ({"gpu_relative_perf_scores": {}}, [700, 800]),
+        ({"gpu_relative_perf_scores": {}, "section_relative_perf_scores": {}}, [600, 600]),
+        (
+            {
+                "gpu_relative_perf_scores": {},
+                "section_relative_perf_scores": {},
+                "gpu_individual_perf_scores": {0: math.nan, 1: math.nan},
+            },
+            [1000, 950],
+        ),
+        (
+            {
+                "gpu_relative_perf_scores": {0: math.nan, 1: math.nan},
+                "section_relative_perf_scores": {"a": {0: math.nan, 1: math.nan}},
+                "gpu_individual_perf_scores": {},
+                "section_individual_perf_scores": {},
+            },
+            [None, None],
+        ),
+    ],
+)
+def test_the_overall_score_is_the_gpu_s_then_the_lowest_section_s(
+    changes: dict[str, Any], overall: list[int | None]
+) -> None:
+    scores = {
+        "gpu_relative_perf_scores": {0: 0.5, 1: 0.9},
+        "section_relative_perf_scores": {"a": {0: 0.7, 1: 0.8}, "b": {0: 1.0, 1: math.nan}},
+        "gpu_individual_perf_scores": {0: 0.6, 1: 0.6},
+        "section_individual_perf_scores": {"a": {0: 1.0, 1: 0.95}},
+    }
+    assert kept(report(2, **{**scores, **changes}))["overall"] == overall
+
+
+def test_ranks_of_a_process_group_keep_their_numbers() -> None:
+    ranks = (4, 5, 6, 12)
+    told = report(
+        4,
+        gpu_relative_perf_scores=dict.fromkeys(ranks, 0.9),
+        gpu_individual_perf_scores={},
+        section_relative_perf_scores={},
+        section_individual_perf_scores={},
+        rank_to_node=dict.fromkeys(ranks, "n0"),
+    )
+    fields = kept(told)
+    assert fields["ranks"] == [[4, 3], [12, 1]]
+    assert fields["overall"] == [900] * 4
+
+
+def test_a_record_is_plain_json() -> None:
+    json.dumps(record_of(report(8, nan=(3,))), allow_nan=False)
+
+
+# -- reports as they are read back: in order, whole, and whatever else stands in the journal
+
+
+def read(*lines: bytes) -> list[KeptReport]:
+    events = [decode(one) for one in lines]
+    assert None not in events
+    return reports([event for event in events if event is not None])
+
+
+def test_a_run_with_a_restart(tmp_path: Path) -> None:
+    found = reports(read_run(str(job(tmp_path, 512, reports=5, restart=3))))
+    assert [(one.number, one.cycle) for one in found] == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
+    last = found[-1]
+    assert (len(last.overall), last.nodes, len(last.columns)) == (512, 64, 6)
+    (verdict,) = last.verdicts
+    assert str(verdict) == (
+        "rank 76 (node gpu-0009): GPU, 1.31 × slower since report 3: kernels take 31 % longer than on the median of "
+        "511 comparable ranks"
+    )
+    assert min(last.overall, key=lambda rank: last.overall[rank] or 1.0) == 76 == last.rows[0][0]
+
+
+def test_verdicts_beyond_those_kept_in_full_are_there_too() -> None:
+    (found,) = read(line(1, 0.0, report(1000, dict.fromkeys(range(90), 1.3))))
+    assert len(found.verdicts) == 90
+    assert str(found.verdicts[-1]) == f"rank 89 (node {found.verdicts[-1].node}): GPU, 1.30 × slower"
+
+
+def own(rank: int, number: int, **more: Any) -> bytes:
+    """A report of one rank about itself, as with `gather_on_rank0=False`."""
+    whole = report(6, {4: 1.5}, gpu=False, seed=number)
+
+    def mine(scores: Any) -> dict[int, float]:
+        return {rank: scores[rank]}
+
+    told = replace(
+        whole,
+        gather_on_rank0=False,
+        rank=rank,
+        rank_to_node={rank: f"n{rank // 2}"},
+        gpu_relative_perf_scores={},
+        gpu_individual_perf_scores={},
+        section_relative_perf_scores={n: mine(s) for n, s in whole.section_relative_perf_scores.items()},
+        section_individual_perf_scores={n: mine(s) for n, s in whole.section_individual_perf_scores.items()},
+        generate_report_elapsed_time=1.0 + rank,
+        _verdicts=(),
+        withheld=("not gathered",),
+    )
+    return line(number, 300.0 * number + rank, told, **more)
+
+
+def test_the_ranks_own_reports_of_one_step_are_one() -> None:
+    order = [3, 1, 0, 2, 5, 4]
+    found = read(*(own(rank, number) for number in (1, 2) for rank in order))
+    assert [(one.number, list(one.overall), one.nodes) for one in found] == [
+        (1, [0, 1, 2, 3, 4, 5], 3),
+        (2, [0, 1, 2, 3, 4, 5], 3),
+    ]
+    whole = report(6, {4: 1.5}, gpu=False, seed=2)
+    last = found[-1]
+    assert (last.rows[0][0], last.rows[0][1]) == (4, "n2")
+    titles = [(column["section"], column["score"]) for column in last.columns]
+    assert titles == [(name, kind) for name in ("data_loading", "fwd") for kind in ("relative", "individual")]
+    for rank, _, scores in last.rows:
+        assert scores[0] == round(whole.section_relative_perf_scores["data_loading"][rank], 3)
+        assert scores[3] == round(whole.section_individual_perf_scores["fwd"][rank], 3)
+    assert (last.withheld, last.elapsed_ms, sorted(last.holders)) == (("not gathered",), 6.0, [*range(6)])
+
+
+def test_a_rank_that_never_told_is_missing_and_a_second_run_is_not_mixed_in() -> None:
+    found = read(own(0, 1), own(1, 1), own(0, 2), own(0, 1), own(1, 1))
+    assert [list(one.overall) for one in sorted(found, key=lambda one: (one.t, len(one.overall)))] == [
+        [0, 1],
+        [0, 1],
+        [0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ranks", None),
+        ("ranks", [[0]]),
+        ("ranks", [[0, 7]]),
+        ("overall", 3),
+        ("rows", [[1]]),
+        ("rows", {"a": 1}),
+        ("columns", [{"of": "gpu"}]),
+        ("verdicts", ["x"]),
+        ("verdicts", [{"rank": 1}]),
+        ("kernels", 3),
+        ("rank", "x"),
+        ("nodes", math.inf),
+        ("ranks", [[0, 2**31 + 1]]),
+        ("ranks", [[0, 9], [9, -1]]),
+        ("overall", [math.inf] * 8),
+        ("rows", [[1, "n", []]]),
+        ("elapsed_ms", 10**400),
+    ],
+)
+def test_a_record_that_makes_no_sense_does_not_spoil_the_others(name: str, value: object) -> None:
+    event = decode(line(1, 0.0, report(8)))
+    assert event is not None
+    odd = Event(event.kind, event.t + 1, event.mono + 1, event.node, {**event.fields, name: value})
+    later = decode(line(2, 600.0, report(8)))
+    assert later is not None
+    assert [one.t for one in reports([event, odd, later])] == [event.t, later.t]
+
+
+def test_what_a_newer_version_says_of_a_verdict_is_no_matter() -> None:
+    event = decode(line(1, 0.0, report(8, {3: 1.3})))
+    assert event is not None
+    (told,) = event.fields["verdicts"]
+    newer = {**event.fields, "verdicts": [{**told, "clock_mhz": 1200}]}
+    (found,) = reports([Event(event.kind, event.t, event.mono, event.node, newer)])
+    assert [one.rank for one in found.verdicts] == [3]
+
+
+def test_a_time_that_no_calendar_has_does_not_spoil_the_others() -> None:
+    event = decode(line(1, 0.0, report(8)))
+    assert event is not None
+    assert [one.t for one in reports([event, replace(event, t=1e18)])] == [event.t]

@@ -1,4 +1,4 @@
-"""A training that is asked to stop: what it leaves, how it ends, and that the next start makes it whole."""
+"""A training that is asked to stop, or has a straggler: what it leaves, how it ends, how the next start resumes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import Trainer
 
-from holdfast.integrations.transformers import PreemptionCallback
+from holdfast.in_time import UnderWay
+from holdfast.integrations.transformers import (
+    HoldfastCallback,
+    PreemptionCallback,
+    StragglerDetectionCallback,
+)
 from holdfast.integrations.transformers.checkpoints import MARK
 from holdfast.integrations.transformers.training import EVALUATION_TO_COME
+from holdfast.straggler import Detector
+from tests.processes import Spawned, Spawner
 
-from .small import IS_4_46, said, trainer, weights
+from .conftest import Ranked
+from .small import IS_4_46, LOADS_TO_CPU_0, VERSION, Doing, said, trainer, weights
 
 
 def term() -> None:
@@ -166,3 +178,184 @@ def test_without_a_signal_nothing_is_different(tmp_path: Path) -> None:
 def test_a_signal_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="sig='SIGFOO': no signal"):
         PreemptionCallback("SIGFOO")
+
+
+# -- straggler reports of a Trainer, and the three callbacks in one
+
+
+PROGRAM = Path(__file__).parent / "programs" / "slow_rank.py"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_reports_are_made_and_the_trainer_is_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nemo_logger.StragglerDetectionCallback")
+    made = trainer(
+        tmp_path, [StragglerDetectionCallback(0)], max_steps=40, logging_strategy="steps", logging_steps=1
+    )
+    made.train()
+    assert said(caplog, "Section individual performance (training_step)")
+    assert any("section_individual_perf/min" in line for line in made.state.log_history)
+    assert sum("loss" in line for line in made.state.log_history) == 40
+    assert "compute_loss" not in vars(made) and not Detector.initialized
+
+
+@pytest.mark.parametrize("stops_at_epoch_end", [False, True])
+def test_loggers_that_have_ended_get_no_metrics(
+    stops_at_epoch_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first report is still being made when the training ends: that is known in the last step, or only later."""
+    monkeypatch.setattr(UnderWay, "is_done", False)
+
+    def stop() -> None:
+        made.control.should_training_stop = stops_at_epoch_end
+
+    made = trainer(
+        tmp_path, [StragglerDetectionCallback(0)], {"on_epoch_end 20": stop}, max_steps=40, num_train_epochs=2
+    )
+    made.train()
+    seen = next(each.seen for each in made.callback_handler.callbacks if isinstance(each, Doing))
+    assert seen[-1] == f"on_train_end {20 if stops_at_epoch_end else 40}"
+    has_metrics = any("section_individual_perf/min" in line for line in made.state.log_history)
+    assert has_metrics is not stops_at_epoch_end
+
+
+def test_what_fails_in_the_metrics_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = trainer(tmp_path, [StragglerDetectionCallback(0)], max_steps=60)
+    log = made.log
+
+    def failing(logs: dict[str, float], *rest: object) -> None:
+        if any("perf" in name for name in logs):
+            raise OSError("no network")
+        log(logs, *rest)  # type: ignore[arg-type]
+
+    made.log = failing  # type: ignore[method-assign]
+    made.train()
+    assert made.state.global_step == 60 and said(caplog, "no network") == 1
+
+
+def test_a_stop_saves_and_exits_with_1(tmp_path: Path) -> None:
+    callback = StragglerDetectionCallback(
+        0, gpu_individual_perf_threshold=9.0, stop_if_detected=True, stop_on="scores"
+    )
+    made = trainer(tmp_path, [callback], max_steps=200)
+    with pytest.raises(SystemExit) as end:
+        made.train()
+    assert end.value.code == 1 and made.state.global_step < 200
+    assert (tmp_path / f"checkpoint-{made.state.global_step}" / "trainer_state.json").exists()
+
+
+def test_the_bundle_adds_what_is_not_there_for_one_training(tmp_path: Path, ranked: Ranked) -> None:
+    ranked()
+    seen = list[list[str]]()
+    own = PreemptionCallback()
+    deeds = {"on_train_begin 0": lambda: seen.append([type(each).__name__ for each in handler.callbacks])}  # type: ignore[has-type]
+    made = trainer(tmp_path, [HoldfastCallback(), own], deeds)
+    handler = made.callback_handler
+    made.train()
+    for name in ("FaultToleranceCallback", "PreemptionCallback", "StragglerDetectionCallback"):
+        assert seen[0].count(name) == 1
+    assert len(handler.callbacks) == len(seen[0]) - 2
+
+
+@pytest.mark.slow
+def test_the_slow_rank_of_three_is_named(spawn: Spawner, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=3"]
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HF_HUB_OFFLINE": "1"}
+    job = spawn([*launcher, f"--ft-run-dir={tmp_path}/run", str(PROGRAM), str(tmp_path)], env=env)
+    assert job.wait(120) == 1, job.output()[-3000:]
+    assert "The job ends for rank 1" in job.output(), job.output()[-3000:]
+
+
+# -- the example under ft_launcher on two ranks: killed, preempted, resumed, with the same weights
+
+
+EXAMPLES = ROOT / "examples" / "transformers"
+SCRIPT, LOOP = EXAMPLES / "train.py", EXAMPLES / "accelerate_loop.py"
+TWICE = Path(__file__).parent / "programs" / "and_undisturbed.py"
+LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
+QUIET = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+STEPS = 150
+"""A second and more, of which a busy machine may take some between a checkpoint and the signal that follows it."""
+SCHEDULE = [f"--steps={STEPS}", "--save-every=15"]
+
+
+def job(spawn: Spawner, script: Path, folder: Path, *options: str, then_undisturbed: bool = False) -> Spawned:
+    """One of two ranks; at its end, if it is asked to, it trains once more, undisturbed, in a folder beside."""
+    launcher = [*LAUNCHER, "--nproc-per-node=2", "--max-restarts=1", f"--ft-run-dir={folder}-run", *options]
+    env = {**QUIET, "FAULT_TOL_FINISHED_FLAG_FILE": f"{folder}.flag"}
+    command = [str(TWICE), str(script), str(folder)] if then_undisturbed else [str(script), f"--dir={folder}"]
+    return spawn([*launcher, *command, *SCHEDULE], env=env)
+
+
+def rank(launcher: Spawned, number: int) -> psutil.Process:
+    """The process that is this rank now."""
+    for process in psutil.Process(launcher.pid).children(recursive=True):
+        if process.environ().get("RANK") == str(number) and process.name().startswith("python"):
+            return process
+    raise AssertionError(f"there is no rank {number}")
+
+
+def complete(folder: Path, step: int) -> bool:
+    place = folder / f"checkpoint-{step}"
+    return (place / "trainer_state.json").exists() and not (place / "checkpoint-is-incomplete.txt").exists()
+
+
+def same_weights(folder: Path, file: str) -> bool:
+    """As in the folder of the undisturbed training, bit by bit."""
+    mine, theirs = (load_file(place / file) for place in (folder, Path(f"{folder}-undisturbed")))
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    LOADS_TO_CPU_0,
+    reason=f"transformers {VERSION} loads the optimizer to cpu:0, and torch 2.13 refuses it",
+)
+def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one(
+    spawn: Spawner, tmp_path: Path
+) -> None:
+    """SIGTERM goes to one rank only: transformers' own checkpoint on a signal hangs then."""
+    folder = tmp_path / "run"
+    first = job(spawn, SCRIPT, folder, "--ft-preempted-exit-code=75")
+    first.wait_for(lambda: complete(folder, 15), 90)
+    rank(first, 1).kill()
+    first.wait_for(r"the training resumes from .*checkpoint-\d+", 90)
+    before = newest_step(folder)
+    first.wait_for(lambda: newest_step(folder) > before, 90)  # it trains again
+    rank(first, 1).send_signal(signal.SIGTERM)
+    assert first.wait(90) == 75, first.output()[-3000:]
+    assert "Received signal 15, initiating graceful stop" in first.output()
+    assert "Preemption detected, saving checkpoint and exiting" in first.output()
+    stopped = newest_step(folder)
+    assert complete(folder, stopped) and not (tmp_path / "run.flag").exists()
+
+    second = job(spawn, SCRIPT, folder, then_undisturbed=True)
+    assert second.wait(90) == 0, second.output()[-3000:]
+    assert f"the training resumes from {folder}/checkpoint-{stopped}" in second.output()
+    assert (tmp_path / "run.flag").exists()
+    assert same_weights(folder, "final/model.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.variant
+def test_an_accelerate_loop_that_is_preempted_ends_with_the_weights_of_an_undisturbed_one(
+    spawn: Spawner, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    first = job(spawn, LOOP, folder, "--ft-preempted-exit-code=75")
+    first.wait_for(lambda: (folder / "step-15").exists(), 60)
+    launcher = psutil.Process(first.pid)
+    for process in [*launcher.children(recursive=True), launcher]:  # as Slurm does: everybody at once
+        process.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 75, first.output()[-3000:]
+    assert "preempted: the checkpoint of step" in first.output()
+    second = job(spawn, LOOP, folder, then_undisturbed=True)
+    assert second.wait(60) == 0, second.output()[-3000:]
+    assert f"the training resumes from {folder}/step-" in second.output()
+    assert same_weights(folder, f"step-{STEPS}/model.safetensors")
+
+
+def newest_step(folder: Path) -> int:
+    return max((int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
