@@ -32,5 +32,5 @@ def on_a_terminal(command: Sequence[str | Path], columns: int) -> list[str]:
         with contextlib.suppress(OSError):  # how Linux ends a terminal whose other side is closed
             while chunk := screen.read(4096):
                 text += chunk
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     return text.decode().splitlines()

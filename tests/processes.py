@@ -129,7 +129,7 @@ class Spawned:
         if self.process.returncode is None:  # not yet reaped, so the group's number is still ours
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(60)
 
     def _fail(self, why: str) -> NoReturn:
         lines = self.output().splitlines()[-60:]

@@ -94,12 +94,12 @@ def test_new_section_in_a_heartbeat_logs_without_the_lock() -> None:
 
     def log(_: str) -> None:
         logging.set()
-        read.wait(10)
+        read.wait(60)
 
     writer = BoardWriter(None, on_new_section=log)
     writer._observe_heartbeat = lambda *_: writer.start_section("saving")  # type: ignore[assignment,return-value]
     writer.heartbeat()
-    assert logging.wait(10) and list(writer.opened_ns) == ["saving"]
+    assert logging.wait(60) and list(writer.opened_ns) == ["saving"]
     other = threading.Thread(target=writer.heartbeat, daemon=True)
     other.start()
     other.join(10)

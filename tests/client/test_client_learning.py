@@ -194,7 +194,7 @@ def test_names_from_before_0_3_mean_heartbeats(client: RankMonitorClient) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "learned"), [(0.5, 0.5), (2.0, 2.0), (180.0, 10.0), (600.0, 10.0), (None, 10.0)]
+    ("given", "learned"), [(1.5, 1.5), (2.0, 2.0), (180.0, 10.0), (600.0, 10.0), (None, 10.0)]
 )
 def test_floor_never_exceeds_what_the_user_configured(
     config: FaultToleranceConfig, request: pytest.FixtureRequest, given: float | None, learned: float

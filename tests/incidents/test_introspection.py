@@ -20,7 +20,7 @@ def test_a_rank_ends_at_once_while_its_thread_waits(spawn: Spawner, tmp_path: Pa
             f"import time; begin_thread(); sys.excepthook = lambda *_: None; begun = time.monotonic()\n{end}"
         )
         rank = Rank(spawn, tmp_path / str(number), text)
-        assert rank.process.wait(10) == code
+        assert rank.process.wait(60) == code
         assert not rank.process.output()
         assert (rank.armed() or {})["thread"]
 

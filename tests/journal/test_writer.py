@@ -226,7 +226,7 @@ def test_a_process_ends_while_its_filesystem_hangs(tmp_path: Path, spawn: Spawne
     os.mkfifo(tmp_path / "journal-a.jsonl")
     code = LINES + "j = Journal(sys.argv[1], 'a'); j.record('run_end'); j.close(0.1); print('bye')"
     process = spawn.python(code, str(tmp_path))
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert process.out() == "bye\n"
 
 

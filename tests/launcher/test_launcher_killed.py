@@ -18,7 +18,7 @@ from holdfast.fault_tolerance.launcher.ranks.start import RUN_PROGRAM
 from tests.launcher.conftest import Job, Jobs
 from tests.processes import Spawner, alive, wait_until
 
-CEILING = 20.0
+CEILING = 60.0
 """Seconds to wait for it. 2 are promised, on a machine that is not as busy as one that runs tests."""
 
 RUNS = """

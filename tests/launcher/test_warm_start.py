@@ -457,7 +457,7 @@ def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status
     if pid == 0:
         ends()
     rank = Forked(pid)
-    assert rank.wait(30) == status == rank.returncode == rank.poll()
+    assert rank.wait(60) == status == rank.returncode == rank.poll()
     rank.kill()  # it has ended: no process is signalled
 
 

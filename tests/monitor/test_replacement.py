@@ -46,7 +46,7 @@ def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) 
     node.control.epoch += 1
     time.sleep(LIMIT)
     thaw(old.pid)
-    assert old.wait(30) == 0
+    assert old.wait(60) == 0
     assert rank.lives
     assert os.path.isdir(node.folder), "only the launcher's end makes a monitor clean up"
 

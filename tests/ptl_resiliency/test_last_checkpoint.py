@@ -110,7 +110,7 @@ class Slow(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         Path(path).write_bytes(b"half")
-        assert self._may_go_on.wait(20)
+        assert self._may_go_on.wait(60)
         super().save_checkpoint(checkpoint, path, storage_options)
 
 

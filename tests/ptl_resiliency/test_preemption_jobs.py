@@ -172,7 +172,7 @@ def test_a_signal_while_one_rank_waits_for_another_in_setup(spawn: Spawner, tmp_
     job = Job(spawn, tmp_path / "job", [*LAUNCHER, "--term-timeout=60"])
     process = job.start("--moment=setup")
     process.wait_for("SIGNAL at setup", CEILING)
-    assert process.wait(20) == 0, process.output()[-3000:]
+    assert process.wait(60) == 0, process.output()[-3000:]
     assert "did not leave" not in process.output()
 
 

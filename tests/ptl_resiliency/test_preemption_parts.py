@@ -181,7 +181,7 @@ def test_a_forked_child_takes_the_signal_as_it_would_without_us() -> None:
         runs = context.Event()
         child = context.Process(target=_run, args=(runs,))
         child.start()
-        assert runs.wait(30)
+        assert runs.wait(60)
         child.terminate()
         child.join(30)
         assert child.exitcode == -TERM
@@ -276,7 +276,7 @@ print("leaving", flush=True)
 def test_workers_that_are_left_are_ended_and_other_children_are_not(spawn: Spawner, tmp_path: Path) -> None:
     process = spawn.python(LEFT, env={"PYTHONPATH": f"{ROOT}/src:{ROOT}", "TMPDIR": str(tmp_path)})
     process.wait_for("leaving")
-    assert process.wait(20) == 0  # without us it takes no time, and with a handler alone it never ends
+    assert process.wait(60) == 0  # without us it takes no time, and with a handler alone it never ends
     assert "FLUSHED" in process.out() and not process.err()
     assert not list(tmp_path.glob("pymp-*"))
 

@@ -317,7 +317,7 @@ def test_three_ranks_end_once_a_verdict_confirms_it(spawn: Spawner, tmp_path: Pa
     stopped = r"the job was stopped for a straggler; rank 1 \(node \S+\): section, \d+\.\d+ × slower"
     for command in ("incidents", "nodes"):
         told = spawn([*holdfast, command, run_dir], env=env)
-        assert told.wait(30) == 0, told.output()
+        assert told.wait(60) == 0, told.output()
         assert re.search(stopped, " ".join(told.out().split())), told.output()
 
 

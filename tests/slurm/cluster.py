@@ -199,10 +199,10 @@ class Cluster:
             return
         daemon.send_signal(number)
         try:
-            daemon.wait(10)
+            daemon.wait(60)
         except subprocess.TimeoutExpired:
             daemon.kill()
-            daemon.wait(10)
+            daemon.wait(60)
 
     def _all_up(self) -> bool:
         states = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%T", check=False).split()

@@ -51,7 +51,7 @@ class Rank:
     def _window(self, number: int, fails: bool) -> Callable[[], str]:
         def make() -> str:
             self.at_gate.set()
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
             if fails:
                 raise KeyError("a fault")
             self.made.append(number)
@@ -98,7 +98,7 @@ def test_all_ranks_leave_out_the_same_windows() -> None:
         first.gate.set()
         first.hand_over(1)
         second.hand_over(1)
-        assert second.at_gate.wait(20)
+        assert second.at_gate.wait(60)
         wait_until(lambda: first.made == [1])
         second.hand_over(3)
         first.hand_over(4)  # rank 0 agrees on what it has when it is done with window 1: on at least window 2
@@ -116,7 +116,7 @@ def test_a_window_that_a_rank_has_forgotten_is_made_nowhere() -> None:
         first.hand_over(1)
         second.gate.set()
         second.hand_over(1)
-        assert first.at_gate.wait(20)
+        assert first.at_gate.wait(60)
         first.hand_over(2 * MOST_WAITING)  # it keeps the last of these
         second.hand_over(2)
         first.gate.set()
@@ -132,7 +132,7 @@ def test_a_fault_ends_the_reports_of_all_ranks_and_is_logged_once(caplog: pytest
         for rank, one in enumerate(every):
             one.hand_over(1, fails=rank == 1)
         for one in every:
-            assert one.at_gate.wait(20)
+            assert one.at_gate.wait(60)
             one.hand_over(1)
             one.gate.set()
         for one in every:

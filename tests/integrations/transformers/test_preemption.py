@@ -319,20 +319,20 @@ def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one
     """SIGTERM goes to one rank only: transformers' own checkpoint on a signal hangs then."""
     folder = tmp_path / "run"
     first = job(spawn, SCRIPT, folder, "--ft-preempted-exit-code=75")
-    first.wait_for(lambda: complete(folder, 15), 90)
+    first.wait_for(lambda: complete(folder, 15), 150)
     rank(first, 1).kill()
-    first.wait_for(r"the training resumes from .*checkpoint-\d+", 90)
+    first.wait_for(r"the training resumes from .*checkpoint-\d+", 150)
     before = newest_step(folder)
-    first.wait_for(lambda: newest_step(folder) > before, 90)  # it trains again
+    first.wait_for(lambda: newest_step(folder) > before, 150)  # it trains again
     rank(first, 1).send_signal(signal.SIGTERM)
-    assert first.wait(90) == 75, first.output()[-3000:]
+    assert first.wait(150) == 75, first.output()[-3000:]
     assert "Received signal 15, initiating graceful stop" in first.output()
     assert "Preemption detected, saving checkpoint and exiting" in first.output()
     stopped = newest_step(folder)
     assert complete(folder, stopped) and not (tmp_path / "run.flag").exists()
 
     second = job(spawn, SCRIPT, folder, then_undisturbed=True)
-    assert second.wait(90) == 0, second.output()[-3000:]
+    assert second.wait(150) == 0, second.output()[-3000:]
     assert f"the training resumes from {folder}/checkpoint-{stopped}" in second.output()
     assert (tmp_path / "run.flag").exists()
     assert same_weights(folder, "final/model.safetensors")
