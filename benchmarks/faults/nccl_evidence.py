@@ -125,7 +125,7 @@ class Job:
         self.ranks[rank]["collectives"].append({
             "sequence": sequence, "operation": operation, "group": self.names[group], "sizes": sizes,
             "dtype": "BFloat16", "state": state, "ago": ago, "p2p": p2p or peer is not None, "peer": peer,
-            "members": [[group.start, group.stop, group.step]], "backend": "nccl"})
+            "members": [[group.start, len(group), group.step]], "backend": "nccl"})
 
     def enter(self, group: range, sequence: int, missing: Collection[int] = (), *, ahead: int = 0,
               queued: Collection[int] = (), **fields: Any) -> None:

@@ -106,9 +106,6 @@ class Troupe:
 
     @contextmanager
     def _act(self, name: str) -> Iterator[None]:
-        if self._client is None:
-            yield
-            return
         self._client.start_section(name)
         yield
         self._client.end_section(name)

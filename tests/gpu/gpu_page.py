@@ -127,6 +127,8 @@ def format_readme(result: Mapping[str, Any] | None) -> str:
         (each, sum(row["result"] == each for row in result["rows"])) for each in SYMBOLS if each != PASSED
     ]
     rest = "".join(f", {count} {each}" for each, count in others if count)
+    if again := sorted({check for later in result.get("again", []) for check in later["checks"]}):
+        rest += f" ({', '.join(again)} when run again)"
     return (
         f"- any GPU but one: {passed} of {len(result['rows'])} [GPU checks](docs/gpu.md) passed{rest}, on "
         f"{describe_machine(result)}; with an NVIDIA driver warm start is {default} by default"

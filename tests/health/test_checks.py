@@ -126,7 +126,6 @@ def test_checks_that_hang_are_named_and_delay_nothing(tmp_path: Path) -> None:
 STALLED = """
 import ctypes, os, sys
 from holdfast.health.checks import Checks, Wanted
-from tests.processes import alive, wait_until
 folder, server = sys.argv[1], os.open("/dev/fuse", os.O_RDWR)
 options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
 libc = ctypes.CDLL(None, use_errno=True)

@@ -242,6 +242,37 @@ def test_judge_another_cause_names_no_pair(name: str) -> None:
     assert verdict.pair == () and verdict.kind != "network"
 
 
+def test_judge_exchanges_of_two_groups_accuse_neither_rank() -> None:
+    """Each group has its own order: what is queued in one is not behind what has started in the other."""
+    ends = (
+        [transfer("recv", 1), replace(transfer("send", 1, "scheduled"), group="other")],
+        [transfer("send", 0), replace(transfer("recv", 0), group="other")],
+    )
+    ranks = [rank(number, collectives=(of_all("completed", 6), *found)) for number, found in enumerate(ends)]
+    ranks[0] = replace(ranks[0], passed=limit())
+    more: dict[str, Any] = {"nodes": 2, "world_size": 2}
+    case = Case((node(ranks[0], **more), node(ranks[1], name="b", node_rank=1, **more)))
+    assert judge(case).rank is None
+
+
+def test_sentence_names_a_collective_that_the_culprit_has_not_entered() -> None:
+    """Rank 2 has completed the group's all-gather, which rank 1 still has pending."""
+    entries = {
+        0: [of_all("started")],
+        1: [of_two(), of_all()],
+        2: [of_two("completed")],
+        3: [of_all("started")],
+    }
+    case = two_nodes(entries)
+    loading = rank(2, "loader", collectives=(of_all("completed", 6), of_two("completed")))
+    nodes = [
+        replace(each, ranks=tuple(loading if one.rank == 2 else one for one in each.ranks))
+        for each in case.nodes
+    ]
+    verdict = judge(replace(case, nodes=tuple(nodes)))
+    assert verdict.rank == 2 and "never reached the all_reduce" in verdict.sentence
+
+
 def test_judge_pair_on_one_node_is_none() -> None:
     """No link between nodes is part of it."""
     entries = {**neighbours(), 0: [transfer("send", 1)], 1: [transfer("recv", 0)]}

@@ -298,6 +298,20 @@ assert ours.summary[Statistic.AVG] == 1.0, ours  # microseconds
     )
 
 
+def test_no_clock_can_be_set_and_nobody_has_set_another(run: Run) -> None:
+    run(
+        """
+import time
+core = attached()
+gpu.fake_set_now(ctypes.c_uint64(time.time_ns()))
+gpu.fake_fail(CALLS.index("clock"), 39, 1)
+assert core.attach() == ""
+launch("ours", 1000, start=time.time_ns() + 1000)
+assert core.flush(forced=False) == "" and core.take().measured == 1
+"""
+    )
+
+
 def test_cupti_leaves_with_the_end_of_a_cuda_call(run: Run) -> None:
     run(
         """

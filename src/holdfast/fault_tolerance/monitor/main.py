@@ -12,7 +12,8 @@ then removes the board directory.
 
 Does not cover: SIGKILL and SIGSTOP; a monitor that gets one of these is replaced. An LD_LIBRARY_PATH that leads to a
 broken library; some interpreters are not found without theirs. A rank's descendant that cleared its environment, left
-the rank's session and the process tree.
+the rank's session and the process tree. A rank that was just being started when the launcher was killed, and gets its
+environment more than a second later.
 """
 
 from __future__ import annotations
@@ -152,9 +153,9 @@ def clean_up(watch: Watch, directory: str) -> None:
     kill.end_all(theirs, grace=0.3, limit=5.0)
     watch.close()
     shutil.rmtree(directory, ignore_errors=True)
-    for pause in (0.0, STARTING):
-        time.sleep(pause)
-        kill.end_all(marked, grace=0.3, limit=5.0)
+    kill.end_all(marked, grace=0.3, limit=5.0)
+    time.sleep(STARTING)
+    kill.end_all(marked, grace=0.3, limit=5.0)
 
 
 if __name__ == "__main__":

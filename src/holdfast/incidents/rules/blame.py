@@ -33,13 +33,7 @@ from .signatures import is_computing, moves
 LONG, TIMES = 10.0, 5.0
 """Seconds of silence that count without a limit, and as many times a rank's longest interval."""
 RECENT = 10.0  # a collective this many times more recent than the last sign of life shows progress
-MAKE_GROUPS = (
-    "new_group",
-    "new_subgroups",
-    "new_subgroups_by_enumeration",
-    "split_group",
-    "init_device_mesh",
-)
+MAKE_GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 """Functions of torch in which ranks meet that have met before."""
 _UNSPECIFIC = (Kind.UNKNOWN, Kind.USER_CODE, Kind.STARTUP)
 """Activities of a healthy rank too; any other is rather the reason."""
@@ -296,19 +290,25 @@ def _undetermined(job: JobView) -> Verdict:
         nodes = f"the {count} node{'s' if count > 1 else ''} that sent no evidence"
         text = f"{wait(job.waiters)} in {where}; the cause is probably on {nodes}"
         return against_nobody(Kind.ELSEWHERE, text, MEDIUM if job.is_suspected else LOW, job.waiters)
-    if where in MAKE_GROUPS:
+    if all(view.activity.operation in MAKE_GROUPS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: one may make other groups, or in another order"
         return against_nobody(Kind.MISMATCHED_COLLECTIVE, text, LOW, job.waiters)
     if any(view.activity.kind == Kind.RENDEZVOUS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
         return against_nobody(Kind.STARTUP, text, LOW, job.waiters)
-    awaited = job.sinks(Strength.STRONG)
-    last = [view for view in job.waiting if view.rank in awaited]
-    entries = [entry for view in last or [first] for entry in waits_in(view)[:1]]
+    sinks = job.sinks(Strength.STRONG)
+    awaited = [entry for view in job.waiting if view.rank in sinks for entry in waits_in(view)[:1]]
+    entries = awaited or waits_in(first)
     where = recorder.described(entries[0]) if entries else where
-    if len(entries) > 1 and len({(recorder.group_of(each), each.sequence) for each in entries}) == 1:
-        others = [view.rank for view in job.waiting if view.rank not in awaited]
-        text = f"{wait(awaited)} in {where} and none of them differs, and {wait(others)} for these"
+    if awaited and len({(recorder.group_of(each), each.sequence) for each in awaited}) == 1:
+        inside = [
+            view.rank
+            for view in job.waiting
+            for entry in waits_in(view)[:1]
+            if (recorder.group_of(entry), entry.sequence)
+            == (recorder.group_of(awaited[0]), awaited[0].sequence)
+        ]
+        text = f"{wait(inside)} in {where}, none of them differs, and others wait for them"
         text += ": their GPUs or the network may be the cause"
         return against_nobody(Kind.UNKNOWN, text, LOW, job.waiters)
     other = next((view for view in job.waiting if view.activity.operation != first.activity.operation), None)
@@ -405,9 +405,15 @@ def _missed(job: JobView, culprit: RankView) -> tuple[RankView, Collective | Non
         for view in waiting
         if view.rank in waiters
         for entry in (*transfers(view), *waits_in(view))
-        if (entry.peer == culprit.rank if entry.p2p else not entry.members or culprit.rank in entry.members)
+        if (entry.peer == culprit.rank if entry.p2p else _lacks(culprit, entry))
     ]
     return max(found, key=lambda each: each[1].ago, default=(waiting[0], None))
+
+
+def _lacks(culprit: RankView, entry: Collective) -> bool:
+    """Whether the culprit is a member, and has not entered it."""
+    is_member = not entry.members or culprit.rank in entry.members
+    return is_member and not recorder.reached(culprit.evidence.collectives, entry)
 
 
 def _how_far(job: JobView, culprit: RankView) -> str:

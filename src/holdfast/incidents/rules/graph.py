@@ -305,11 +305,15 @@ def _by_peer(living: Sequence[RankView]) -> Iterator[Edge]:
 def transfers(view: RankView) -> list[Collective]:
     """Its pending sends and receives: by the recorder, else the blocking one on its stack.
 
-    What two ranks exchange is done in its order: the rest is behind one that has started.
+    What two ranks exchange in one group is done in its order: the rest is behind one that has started.
     """
     found = [each for each in recorder.oldest_pending(view.evidence.collectives).values() if each.p2p]
-    has_started = {each.peer for each in found if each.state == recorder.STARTED}
-    found = [each for each in found if each.state == recorder.STARTED or each.peer not in has_started]
+    begun = {(recorder.group_of(each), each.peer) for each in found if each.state == recorder.STARTED}
+    found = [
+        each
+        for each in found
+        if each.state == recorder.STARTED or (recorder.group_of(each), each.peer) not in begun
+    ]
     if not found and view.evidence.peer is not None and view.activity.waits_for_peers:
         found = [Collective(0, view.activity.operation, p2p=True, peer=view.evidence.peer)]
     return found

@@ -52,8 +52,10 @@ def busy_worker(process: Process | None) -> Child | None:
 
 
 def child_states(process: Process | None, what: str) -> str:
-    """`; its worker 4711 is stopped`, of the first child that cannot run."""
-    stuck = (child for child in (process.children if process else ()) if child.state[:1] in _STATES)
+    """`; its worker 4711 is stopped`, of the child that the system call waits for, else the first such."""
+    children = process.children if process else ()
+    awaited = [child for child in children if process and child.pid == process.system_call.pid]
+    stuck = (child for child in awaited or children if child.state[:1] in _STATES)
     return next((f"; its {what} {child.pid} is {_STATES[child.state[:1]]}" for child in stuck), "")
 
 

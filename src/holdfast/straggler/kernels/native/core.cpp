@@ -40,6 +40,7 @@ constexpr std::size_t LARGE_BYTES = 512 << 10;
 constexpr std::size_t SMALL_BYTES = 16 << 10;
 constexpr std::size_t MOST_LARGE = 128;
 constexpr std::size_t ALIGNMENT = 64;
+constexpr std::uint64_t SECOND = 1'000'000'000;
 constexpr std::size_t BATCH = 512;         // records found without the lock, then added under it
 constexpr std::size_t MOST_SWITCHES = 1 << 16;
 constexpr auto COUNTS = std::memory_order_relaxed;  // orders nothing: these are sums
@@ -200,13 +201,15 @@ class Recorder {
     }
 
     // Registers the callbacks and the clock, whichever tool had them, and records from now on. torch.profiler has CUPTI
-    // count the processor's cycles in place of nanoseconds, and sets that anew each time it starts.
+    // count the processor's cycles in place of nanoseconds, and sets that anew each time it starts. Where no clock can be
+    // registered (WSL2), CUPTI's own is good if it shows the time of the system: then no tool has replaced it.
     bool attach(std::string &reason) {
         return ready(reason) && stays(reason) &&
                worked(cupti_.ActivityRegisterCallbacks(on_request, on_complete), "cuptiActivityRegisterCallbacks",
                       reason) &&
-               worked(cupti_.ActivityRegisterTimestampCallback(nanoseconds), "cuptiActivityRegisterTimestampCallback",
-                      reason) &&
+               (worked(cupti_.ActivityRegisterTimestampCallback(nanoseconds), "cuptiActivityRegisterTimestampCallback",
+                       reason) ||
+                counts_nanoseconds()) &&
                resume(reason);
     }
 
@@ -337,11 +340,16 @@ class Recorder {
         recorder.leaving_.store(STAYS);
     }
 
-    // The clock that CUPTI has by default.
+    bool counts_nanoseconds() {
+        std::uint64_t now = 0;
+        return cupti_.GetTimestamp(&now) == 0 && now + SECOND > nanoseconds() && now < nanoseconds() + SECOND;
+    }
+
+    // The clock that CUPTI has by default; a profiler that registers none reads it as such.
     static std::uint64_t nanoseconds() {
         timespec now{};
         clock_gettime(CLOCK_REALTIME, &now);
-        return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+        return static_cast<std::uint64_t>(now.tv_sec) * SECOND + static_cast<std::uint64_t>(now.tv_nsec);
     }
 
     static void on_request(std::uint8_t **buffer, std::size_t *size, std::size_t *most_records) {
