@@ -132,6 +132,7 @@ def test_a_writer_stopped_in_mid_write_neither_blocks_nor_blinds(board: Board, w
 
 
 def test_a_writer_killed_in_mid_write_leaves_a_readable_board(board: Board, writing: Spawned) -> None:
+    wait_until(lambda: len(board.events()) == layout.RING_EVENTS - 1, what="a full ring of events")
     _stop_in_mid_write(writing, board.path)
     writing.stop(signal.SIGKILL)
     last = _readable(board.snapshot)
