@@ -154,7 +154,10 @@ def _outside(job: JobView) -> Verdict | None:
     others = [view.rank for view in job.outside if view is not culprit]
     verb = "is" if len(others) == 1 else "are"
     also = f" ({ranks(others)} {verb} in no collective either)" if others else ""
-    text = f"{_how_far(job, culprit)}: {text}{_silence(culprit)}{also}{_meanwhile(job, culprit)}"
+    waiter, entry = _missed(job, culprit)
+    number = f" (sequence {entry.sequence})" if entry and not entry.p2p else ""
+    meanwhile = f", while {wait(job.waiters)}{number}" if job.waiters else ""
+    text = f"{_how_far(job, waiter, entry)}: {text}{_silence(culprit)}{also}{meanwhile}"
     return against(culprit.evidence, kind, text, _bounded(job, confidence, culprit), job.waiters)
 
 
@@ -395,7 +398,7 @@ def _is_one_moment(job: JobView, view: RankView) -> bool:
 # -- parts of sentences ----------------------------------------------------------------------------------------
 
 
-def _missed(job: JobView, culprit: RankView) -> tuple[RankView, Collective | None]:
+def _missed(job: JobView, culprit: RankView) -> tuple[RankView | None, Collective | None]:
     """A rank that waits for the culprit, and in what: the longest wait, as later ones may only follow from it."""
     edges = [edge for edge in job.direct if culprit.rank in edge.awaited]
     waiters = {rank for edge in edges or job.edges if culprit.rank in edge.awaited for rank in edge.waiters}
@@ -407,7 +410,7 @@ def _missed(job: JobView, culprit: RankView) -> tuple[RankView, Collective | Non
         for entry in (*transfers(view), *waits_in(view))
         if (entry.peer == culprit.rank if entry.p2p else _lacks(culprit, entry))
     ]
-    return max(found, key=lambda each: each[1].ago, default=(waiting[0], None))
+    return max(found, key=lambda each: each[1].ago, default=(next(iter(waiting), None), None))
 
 
 def _lacks(culprit: RankView, entry: Collective) -> bool:
@@ -416,33 +419,24 @@ def _lacks(culprit: RankView, entry: Collective) -> bool:
     return is_member and not recorder.reached(culprit.evidence.collectives, entry)
 
 
-def _how_far(job: JobView, culprit: RankView) -> str:
-    if not job.waiting:
+def _how_far(job: JobView, waiter: RankView | None, entry: Collective | None) -> str:
+    if waiter is None:
         return (
             "is the last that does not end"
             if job.done and not job.failed
             else "did not come to the collective"
         )
-    first, entry = _missed(job, culprit)
-    operation = first.activity.operation or "collective"
+    operation = waiter.activity.operation or "collective"
     if entry is not None and recorder.records_completion([entry]):
         operation = recorder.operation(entry)
     if entry is not None and entry.p2p:
         operation = (
-            f"receive from rank {first.rank}" if recorder.is_send(entry) else f"send to rank {first.rank}"
+            f"receive from rank {waiter.rank}" if recorder.is_send(entry) else f"send to rank {waiter.rank}"
         )
-    if first.activity.kind == Kind.RENDEZVOUS:
+    if waiter.activity.kind == Kind.RENDEZVOUS:
         return f"has not come to {operation}"
-    is_step = first.step is not None and first.activity.kind == Kind.IN_COLLECTIVE
-    return f"never reached {f'the {operation} of step {first.step}' if is_step else f'the {operation}'}"
-
-
-def _meanwhile(job: JobView, culprit: RankView) -> str:
-    if not job.waiters:
-        return ""
-    entry = _missed(job, culprit)[1] if job.waiting else None
-    number = f" (sequence {entry.sequence})" if entry and not entry.p2p else ""
-    return f", while {wait(job.waiters)}{number}"
+    is_step = waiter.step is not None and waiter.activity.kind == Kind.IN_COLLECTIVE
+    return f"never reached {f'the {operation} of step {waiter.step}' if is_step else f'the {operation}'}"
 
 
 def _silence(view: RankView) -> str:
