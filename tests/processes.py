@@ -28,7 +28,7 @@ from tests.stacks import where_they_are
 
 T = TypeVar("T")
 
-CEILING = 60.0
+CEILING = 120.0
 """Seconds after which a wait fails. Generous: reached only when something is broken, or on a very busy machine."""
 
 POLL = 0.01
@@ -129,7 +129,7 @@ class Spawned:
         if self.process.returncode is None:  # not yet reaped, so the group's number is still ours
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self.process.wait(60)
+            self.process.wait(CEILING)
 
     def _fail(self, why: str) -> NoReturn:
         lines = self.output().splitlines()[-60:]
