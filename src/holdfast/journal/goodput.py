@@ -92,6 +92,8 @@ class Segment:
     """Its steps were counted from the start of each process: which of them are done again is not known."""
     hung: dict[str, float] = field(default_factory=dict)
     """Seconds of ranks that hung in a section, by bucket."""
+    progress: dict[str, Event] = field(default_factory=dict)
+    """The newest `progress` event, by source."""
     sections: dict[str, float] = field(default_factory=dict)
     """Mean seconds of a rank, by bucket."""
 
@@ -99,6 +101,48 @@ class Segment:
     def lost_steps(self) -> int:
         """How many steps later cycles have done again."""
         return 0 if self.last is None or self.kept is None else self.last - self.kept
+
+    def take(self, event: Event, now: float) -> None:
+        """An event of this cycle, in their order; `now` is its time."""
+        if event.kind in ("first_step", "first_heartbeat", "resume"):
+            at = event.get("at")  # the monitor reports it when it next scans
+            late = event.mono - at if isinstance(at, (int, float)) and 0 < at <= event.mono else 0.0
+            began = max(self.begun, now - late)
+            self.trained = began if self.trained is None else min(self.trained, began)
+            if event.kind == "first_step" and (step := _step(event, "step")) is not None:
+                self.first = step if self.first is None else min(self.first, step)
+        elif event.kind == "verdict":
+            for bucket in (SECTIONS[name] for name in event.text("where").split(" > ") if name in SECTIONS):
+                self.hung[bucket] = self.hung.get(bucket, 0.0) + event.seconds("waited")
+        elif event.kind == "incident":
+            self.goes_on = bool(event.get("job_goes_on"))
+        elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in self.sources:
+            self.gone.update([event.source] if event.kind == "run_end" else [])
+            if self.stopped is None and (event.kind != "run_end" or self.gone >= self.sources):
+                self.stopped = now
+        elif event.kind == "progress":
+            self.progress[event.source] = event
+            for name, moments in ("inactive", self.active), ("finished", self.finished):
+                if event.get("reason") == "cycle_end" and _is_amount(ago := event.get(name)):
+                    moments[event.source] = now - ago
+
+    def take_progress(self) -> None:
+        """The steps and sections of the newest `progress` event of each node."""
+        newest = list(self.progress.values())
+        self.counted = any(event.get("counted") for event in newest)
+        steps = [step for event in newest if (step := _step(event, "steps_most")) is not None]
+        self.last = self.kept = max(steps, default=None)
+        ranks = sum(max(0, event.number("ranks") or 0) for event in newest)
+        for event in newest:
+            sections = event.get("sections")
+            for name, spent in sections.items() if isinstance(sections, dict) else ():
+                seconds = spent.get("seconds") if isinstance(spent, dict) else None
+                if name in SECTIONS and ranks and isinstance(seconds, (int, float)) and seconds > 0:
+                    bucket = SECTIONS[name]
+                    self.sections[bucket] = self.sections.get(bucket, 0.0) + seconds / ranks
+        for bucket, waited in self.hung.items():
+            if ranks and bucket in self.sections:
+                self.sections[bucket] = max(0.0, self.sections[bucket] - waited / ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +293,6 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
     """The cycles, of each attempt when it began and ended, and step rates. Times never go back."""
     sorter = CycleSorter()
     segments: dict[tuple[int, int], Segment] = {}
-    progress: dict[tuple[int, int], dict[str, Event]] = {}
     lives: _Lives = {}
     rates: list[Rate] = []
     reporters: dict[tuple[int, int], str] = {}  # the node that reported first
@@ -280,36 +323,13 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             segments.setdefault(place, Segment(*place, begun=now)).sources.add(event.source)
         if (segment := segments.get(place)) is None:
             continue
-        if event.kind in ("first_step", "first_heartbeat", "resume"):
-            at = event.get("at")  # the monitor reports it when it next scans
-            late = event.mono - at if isinstance(at, (int, float)) and 0 < at <= event.mono else 0.0
-            began = max(segment.begun, now - late)
-            segment.trained = began if segment.trained is None else min(segment.trained, began)
-            if event.kind == "first_step" and (step := _step(event, "step")) is not None:
-                segment.first = step if segment.first is None else min(segment.first, step)
-        elif event.kind == "verdict":
-            for bucket in (SECTIONS[name] for name in event.text("where").split(" > ") if name in SECTIONS):
-                segment.hung[bucket] = segment.hung.get(bucket, 0.0) + event.seconds("waited")
-        elif event.kind == "incident":
-            segment.goes_on = bool(event.get("job_goes_on"))
-        elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in segment.sources:
-            segment.gone.update([event.source] if event.kind == "run_end" else [])
-            if segment.stopped is None and (event.kind != "run_end" or segment.gone >= segment.sources):
-                segment.stopped = now
-        elif event.kind == "progress":
-            progress.setdefault(place, {})[event.source] = event
+        segment.take(event, now)
+        if event.kind == "progress" and reporters.setdefault(place, event.source) == event.source:
             took, steps = event.get("seconds"), event.get("step_rate")
-            for name, moments in ("inactive", segment.active), ("finished", segment.finished):
-                if event.get("reason") == "cycle_end" and _is_amount(ago := event.get(name)):
-                    moments[event.source] = now - ago
-            if (
-                reporters.setdefault(place, event.source) == event.source
-                and _is_amount(took)
-                and _is_amount(steps)
-            ):
+            if _is_amount(took) and _is_amount(steps):
                 rates.append(Rate(now - took, now, float(steps)))
-    for place, by_node in progress.items():
-        _take_progress(segments[place], list(by_node.values()))
+    for segment in segments.values():
+        segment.take_progress()
     return list(segments.values()), lives, rates
 
 
@@ -321,24 +341,6 @@ def _step(event: Event, name: str) -> int | None:
     """A step that the program has reported; one that was counted shows nothing of other cycles."""
     value = event.get(name)
     return value if type(value) is int and not event.get("counted") else None
-
-
-def _take_progress(segment: Segment, newest: Sequence[Event]) -> None:
-    """The newest `progress` event of each node."""
-    segment.counted = any(event.get("counted") for event in newest)
-    steps = [step for event in newest if (step := _step(event, "steps_most")) is not None]
-    segment.last = segment.kept = max(steps, default=None)
-    ranks = sum(max(0, event.number("ranks") or 0) for event in newest)
-    for event in newest:
-        sections = event.get("sections")
-        for name, spent in sections.items() if isinstance(sections, dict) else ():
-            seconds = spent.get("seconds") if isinstance(spent, dict) else None
-            if name in SECTIONS and ranks and isinstance(seconds, (int, float)) and seconds > 0:
-                bucket = SECTIONS[name]
-                segment.sections[bucket] = segment.sections.get(bucket, 0.0) + seconds / ranks
-    for bucket, waited in segment.hung.items():
-        if ranks and bucket in segment.sections:
-            segment.sections[bucket] = max(0.0, segment.sections[bucket] - waited / ranks)
 
 
 def _find_lost(segments: Sequence[Segment]) -> None:
