@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import leaks, own_shm
 
@@ -28,10 +28,12 @@ pytest_plugins = ["tests.processes"]
 TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
 
-# Two shared cores: how long one example takes says nothing about the code. The same examples in each run, so that who
-# changes something sees what that changed; `make test-all` looks for new ones.
-settings.register_profile("holdfast", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, derandomize=False)
+# Two shared cores: how long one example takes, or its making, says nothing about the code. The same examples in each
+# run, so that who changes something sees what that changed; `make test-all` looks for new ones.
+settings.register_profile(
+    "holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.register_profile("explore", settings.get_profile("holdfast"), derandomize=False)
 settings.load_profile("holdfast")
 
 
