@@ -29,8 +29,8 @@ SHM = Path("/dev/shm")
 MARK = "HOLDFAST_TEST_SESSION"
 """In the environment of everything that a test starts. It finds the orphans that no longer are our descendants."""
 
-GRACE = 5.0
-"""Seconds for things that are on their way out."""
+GRACE = 30.0
+"""Seconds for things that are on their way out: a monitor that ends what a killed launcher left, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,27 @@ from tests.processes import Spawned, Spawner
 
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+_PATIENT = f"""
+import sys
+from holdfast.fault_tolerance.launcher import incident_report
+from holdfast.fault_tolerance.launcher.main import console
+from holdfast.fault_tolerance.launcher.ranks import start
+from holdfast.fault_tolerance.launcher.warm import forked, zygotes
+forked.FORKS = zygotes.FORKS = start.STARTS = SECONDS
+incident_report.AT_THE_END = incident_report.IN_A_HURRY = SECONDS
+sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
+console()
+"""
+
+
+def patient(seconds: float = 60.0) -> list[str]:
+    """What a launcher is started `under` so that it waits so long for forks, standbys and its last report.
+
+    Two seconds are its own limits; on a busy machine it then starts a rank cold, or ends without the report.
+    """
+    return [sys.executable, "-c", _PATIENT.replace("SECONDS", str(seconds))]
+
 
 PRELUDE = '''
 import os, signal, subprocess, sys, time
@@ -67,6 +89,12 @@ def meet(name="here"):
 '''
 
 
+def records(journal: Path) -> list[dict[str, Any]]:
+    """A journal's records, without a last line that is being written."""
+    whole, _, _ = journal.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines() if line.strip()]
+
+
 class Job:
     """One launcher and what is known of its ranks. `run_dir` is its run directory, `notes` a folder for its ranks."""
 
@@ -107,9 +135,13 @@ class Job:
     def wait_for_ends_of_ranks(self, count: int) -> None:
         """Wait until this many children of the launcher are zombies: they ended, and it has not looked yet."""
 
+        def is_zombie(child: psutil.Process) -> bool:
+            with suppress(psutil.NoSuchProcess):
+                return child.status() == psutil.STATUS_ZOMBIE
+            return False
+
         def ended() -> bool:
-            children = psutil.Process(self.pid).children()
-            return sum(child.status() == psutil.STATUS_ZOMBIE for child in children) == count
+            return sum(map(is_zombie, psutil.Process(self.pid).children())) == count
 
         self.spawned.wait_for(ended)
 
@@ -126,8 +158,7 @@ class Job:
     def journal(self, *kinds: str) -> list[dict[str, Any]]:
         """The journal's records of these kinds (all without any), in order."""
         (path,) = self.run_dir.glob("journal-*.jsonl")
-        records = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        return [record for record in records if not kinds or record["kind"] in kinds]
+        return [record for record in records(path) if not kinds or record["kind"] in kinds]
 
 
 class Jobs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -23,25 +22,21 @@ from holdfast.fault_tolerance.launcher.rank_store import ENDED
 from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
-from tests.launcher.conftest import LAUNCHER, Jobs
-from tests.processes import Spawner, alive, wait_until
-
-CLIENT = """
-client = connect()
-client.send_heartbeat()
-"""
+from tests.launcher.conftest import LAUNCHER, Jobs, patient
+from tests.processes import Spawner, alive, free_port, wait_until
 
 
 def test_boards_that_somebody_removed(jobs: Jobs) -> None:
-    text = f"""
+    text = """
 import shutil
 meet()
 if CYCLE == 0 and RANK == 0:
     shutil.rmtree(os.path.dirname(os.path.dirname(os.environ["FT_RANK_MONITOR_IPC_SOCKET"])))
     sys.exit(3)
-wait() if CYCLE == 0 else None
-{CLIENT}
-wait() if CYCLE == 1 else None
+if CYCLE == 1:
+    client = connect()
+    client.send_heartbeat()
+wait() if CYCLE < 2 else None
 """
     job = jobs(text, "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "0.5")
     job.end(0)
@@ -218,16 +213,6 @@ store_host._store = refuse
 store_host.serve(int(sys.argv[1]))
 """
 
-PATIENT = f"""
-import sys
-from holdfast.fault_tolerance.launcher.main import console
-from holdfast.fault_tolerance.launcher.warm import forked, zygotes
-
-forked.FORKS = zygotes.FORKS = 60.0
-sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
-console()
-"""
-
 CONNECTS = """
 import torch.distributed as dist
 say("starts")
@@ -258,11 +243,8 @@ def test_rank_store_failure_ends_each_cycle(jobs: Jobs, under: list[str]) -> Non
 
 
 def test_rank_store_failure_is_told_to_the_other_node(jobs: Jobs, under: list[str]) -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     flags = ["--ft-warm-start=off", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job"]
-    flags += [f"--rdzv-endpoint=localhost:{port}", jobs.script(CONNECTS)]
+    flags += [f"--rdzv-endpoint=localhost:{free_port()}", jobs.script(CONNECTS)]
     nodes = [
         jobs.command(f"--node-rank={rank}", f"--rdzv-conf=is_host={1 - rank}", *flags, under=under)
         for rank in range(2)
@@ -285,15 +267,9 @@ def test_rank_store_host_that_is_killed_costs_a_restart(jobs: Jobs) -> None:
     assert ENDED in restart["reason"]
 
 
-def test_rank_store_host_forked_is_no_first_victim_of_the_oom_killer(jobs: Jobs, tmp_path: Path) -> None:
-    """Unlike the zygote that it is forked from: without the store the cycle is lost.
-
-    The launcher waits longer for the fork than usual: on a busy machine it would start the host cold.
-    """
-    launcher = tmp_path / "launcher.py"
-    launcher.write_text(PATIENT)
-    flags = ["--ft-warm-start=on", "--nproc-per-node=1"]
-    job = jobs.command(*flags, jobs.script(CONNECTS + "wait()\n"), under=[sys.executable, str(launcher)])
+def test_rank_store_host_forked_is_no_first_victim_of_the_oom_killer(jobs: Jobs) -> None:
+    """Unlike the zygote that it is forked from: without the store the cycle is lost."""
+    job = jobs(CONNECTS + "wait()\n", "--ft-warm-start=on", nproc=1, under=patient())
     job.hear("met", ranks=[0])
     children = psutil.Process(job.pid).children()
     scores = {each.name(): Path(f"/proc/{each.pid}/oom_score_adj").read_text() for each in children}

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.fault_tolerance.launcher.ranks.copying import Lines
 from holdfast.fault_tolerance.launcher.ranks.output import LONGEST, file_of
-from tests.launcher.conftest import Job, Jobs
-from tests.processes import wait_until
+from tests.launcher.conftest import Job, Jobs, patient
+from tests.processes import CEILING, wait_until
 
 FLAG = "--ft-per-cycle-applog-prefix"
 PRINTS = """
@@ -40,7 +40,8 @@ def expected(rank: int, cycle: int) -> list[str]:
 
 @pytest.mark.parametrize(("start", "first"), [("off", "cold"), ("on", "warm")])
 def test_restart_has_two_files(jobs: Jobs, start: str, first: str) -> None:
-    job = jobs(PRINTS, FLAG, "job", "--max-restarts", "1", "--ft-warm-start", start, nproc=4)
+    flags = (FLAG, "job", "--max-restarts", "1", "--ft-warm-start", start)
+    job = jobs(PRINTS, *flags, nproc=4, under=patient())
     said = job.end(0)
     for cycle in range(2):
         lines = written(jobs, cycle)
@@ -175,7 +176,7 @@ for number in range(10_000_000):
     wait_until(lambda: path.exists() and path.stat().st_size > 1_000_000, what="output")
     ranks = [child for child in psutil.Process(job.pid).children() if "RANK" in child.environ()]
     job.spawned.send_signal(signal.SIGKILL)
-    assert not psutil.wait_procs(ranks, timeout=10)[1]
+    assert not psutil.wait_procs(ranks, timeout=CEILING)[1]
     lines = path.read_bytes().splitlines(keepends=True)
     assert all(re.fullmatch(rb"rank \d: line \d+\n", line) for line in lines[:-1])
 

@@ -26,7 +26,7 @@ from holdfast.fault_tolerance.launcher.metrics import EVENTS, FAMILIES, INCIDENT
 from holdfast.journal.event import Event
 from holdfast.journal.goodput import BUCKETS
 from tests.launcher.conftest import Job, Jobs
-from tests.processes import Spawner, wait_until
+from tests.processes import Spawner, free_port, wait_until
 
 CRASHES_ONCE = """
 client = connect()
@@ -49,16 +49,10 @@ def over(job: Job, cycle: int) -> None:
     (job.notes / f"over-{cycle}").touch()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def scrape(port: int) -> Values:
     """What the port serves; empty where nothing listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             return samples(answer.read().decode())
     except OSError:
         return {}
@@ -79,23 +73,31 @@ def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixtur
     port, file = free_port(), jobs.folder / "out" / "job.prom"
     file.parent.mkdir()
     job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-port={port}", "--ft-metrics-file=out/job.prom")
-    wait_until(lambda: trains(0, scrape(port)) and trains(0, read(file)))
-    found = scrape(port)
+
+    def both_train() -> tuple[Values, Values] | None:
+        """What the port and the file say, of a moment at which rank 0 did the steps that it meant to do."""
+        of_port, of_file = scrape(port), read(file)
+        if trains(0, of_port) and trains(0, of_file) and of_port["holdfast_rank_step", "0"] > 5:
+            if 0 < of_port["holdfast_rank_steps_per_second", "0"] < 60:
+                return of_port, of_file
+        return None
+
+    found, written = wait_until(both_train)
     assert found["holdfast_job_state", "running"] == 1
     assert found["holdfast_ranks",] == found["holdfast_ranks_running",] == 2
-    assert found["holdfast_rank_step", "0"] > 5
-    assert 0 < found["holdfast_rank_steps_per_second", "0"] < 60
-    assert found["holdfast_rank_heartbeat_age_seconds", "1"] < 30
+    assert found["holdfast_rank_heartbeat_age_seconds", "1"] < 60
     assert found["holdfast_rank_section_limit_seconds", "1", "step"] == 60
     assert found["holdfast_goodput_seconds", "training"] > 0
     assert ("holdfast_exit_code",) not in found
-    assert {name for name, *_ in read(file)} == {name for name, *_ in found}
+    assert {name for name, *_ in written} == {name for name, *_ in found}
 
     over(job, 0)
-    wait_until(lambda: trains(1, read(file)) and scrape(port)["holdfast_restarts_total", "crash"] == 1)
-    found = scrape(port)
+    wait_until(lambda: trains(1, read(file)))
+    found = wait_until(
+        lambda: (new := scrape(port)).get(("holdfast_restarts_total", "crash")) == 1 and new,
+    )
     assert found["holdfast_incidents_total", "crash"] == 1
-    assert 0 < found["holdfast_last_failure_resume_seconds",] < 30
+    assert 0 < found["holdfast_last_failure_resume_seconds",] < 60
 
     over(job, 1)
     job.end(0)
@@ -106,8 +108,10 @@ def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixtur
     assert counted == {("holdfast_restarts_total", "crash"): 1, ("holdfast_incidents_total", "crash"): 1}
     assert main(["goodput", str(job.run_dir), "--json"]) == 0
     for bucket, seconds in json.loads(capsys.readouterr().out)["seconds"].items():
-        near = 0.3 if bucket == "stopping" else 0.01  # the file is written before the launcher's exit
-        assert found["holdfast_goodput_seconds", bucket] == pytest.approx(seconds, abs=near)
+        at_least = (
+            0.0 if bucket == "stopping" else seconds - 0.01
+        )  # the file is written before the launcher's exit
+        assert at_least <= found["holdfast_goodput_seconds", bucket] <= seconds + 0.01
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     assert [path.name for path in file.parent.iterdir()] == ["job.prom"]
     assert scrape(port) == {}, "the port is closed"
@@ -226,13 +230,10 @@ def test_scrapers_that_never_read_delay_nothing(jobs: Jobs) -> None:
     try:
         over(job, 0)
         resumed = job.wait_for(r"resumed (\S+) s after")
-        assert float(resumed.group(1)) < 10
-        wait_until(lambda: scrape(port), 30.0, "slow scrapers are closed after 10 s")
+        assert float(resumed.group(1)) < 10, "it waited until they were closed"
+        wait_until(lambda: scrape(port), what="slow scrapers are closed after 10 s")
         over(job, 1)
-        began = time.monotonic()
-        said = job.end(0)
-        assert time.monotonic() - began < 30
-        assert "Traceback" not in said
+        assert "Traceback" not in job.end(0)
     finally:
         for connection in held:
             connection.close()

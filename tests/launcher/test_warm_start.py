@@ -39,7 +39,7 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
 from holdfast.fault_tolerance.launcher.warm.zygote import preload, wire
 from holdfast.incidents.capture.waiting_on import system_call
 from holdfast.journal.reader import journal_files
-from tests.launcher.conftest import LAUNCHER, Job, Jobs
+from tests.launcher.conftest import LAUNCHER, Job, Jobs, patient
 from tests.processes import Spawner, alive, wait_until
 
 CRASHES = "say('pid', os.getpid())\nif CYCLE < {last}: wait()\n"
@@ -81,7 +81,7 @@ def kill_a_rank(job: Job, cycle: int) -> None:
 
 def test_ranks_are_standbys_from_the_first_start_on_and_nothing_is_left(jobs: Jobs) -> None:
     """Signals to every process do not end zygote and standbys, and a standby that was killed is made anew."""
-    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job = jobs(CRASHES.format(last=1), *RESTARTS, under=patient())
     job.hear("pid", ranks=[0, 1])
     killed = standbys(job, 2)[0]
     for pid in [*(each.pid for each in standbys(job, 2)), idle_zygote(job).pid]:
@@ -105,7 +105,7 @@ def test_ranks_are_standbys_from_the_first_start_on_and_nothing_is_left(jobs: Jo
 
 
 def test_a_killed_zygote_costs_its_standbys_nothing_and_ranks_nothing(jobs: Jobs) -> None:
-    job = jobs(CRASHES.format(last=3), *RESTARTS)
+    job = jobs(CRASHES.format(last=3), *RESTARTS, under=patient())
     job.hear("pid", ranks=[0, 1])
     standbys(job, 2)
     idle_zygote(job).kill()
@@ -118,7 +118,7 @@ def test_a_killed_zygote_costs_its_standbys_nothing_and_ranks_nothing(jobs: Jobs
 
 
 def test_a_standby_that_does_not_go_is_replaced_by_a_cold_start(jobs: Jobs) -> None:
-    job = jobs(CRASHES.format(last=1), *RESTARTS)
+    job = jobs(CRASHES.format(last=1), *RESTARTS, under=patient(6.0))
     job.hear("pid", ranks=[0, 1])
     standbys(job, 2)[0].send_signal(signal.SIGSTOP)
     kill_a_rank(job, 0)
@@ -148,7 +148,7 @@ if CYCLE < 1: wait()
 
 def test_a_zygote_that_is_killed_while_it_imports_is_tried_again(jobs: Jobs) -> None:
     """A signal from outside says nothing of the module that is being imported at that moment."""
-    job = jobs(TORCH_IS_AHEAD, *RESTARTS)
+    job = jobs(TORCH_IS_AHEAD, *RESTARTS, under=patient())
     wait_until(lambda: bool(imports_torch(job)), what="the import of torch in a zygote")
     (zygote,) = imports_torch(job)
     os.kill(zygote, signal.SIGTERM)
@@ -174,7 +174,7 @@ def imports_torch(job: Job) -> list[int]:
 def test_edited_code_is_the_edited_one(jobs: Jobs) -> None:
     (jobs.folder / "helper.py").write_text("VERSION = 'old'\n")
     script = jobs.script("import helper\nsay(helper.VERSION, 'first')\nmeet()\nif CYCLE == 0: wait()\n")
-    job = jobs.command("--nproc-per-node", "2", *RESTARTS, str(script))
+    job = jobs.command("--nproc-per-node", "2", *RESTARTS, str(script), under=patient())
     job.hear("old first", ranks=[0, 1])
     standbys(job, 2)
     (jobs.folder / "helper.py").write_text("VERSION = 'new one'\n")
@@ -222,7 +222,8 @@ def test_the_default_follows_the_evidence(spawn: Spawner, tmp_path: Path, mode: 
     script = tmp_path / "train.py"
     script.write_text("print('trained')\n")
     under = ["unshare", "--mount", "sh", "-c", OWN_DEV, "sh", tmp_path / "dev"]
-    launcher = [*LAUNCHER, "--nproc-per-node=1", "--ft-run-dir", tmp_path / "run", "--ft-warm-start", mode]
+    launcher = [*patient(), *LAUNCHER, "--nproc-per-node=1", "--ft-run-dir", tmp_path / "run"]
+    launcher += ["--ft-warm-start", mode]
     job = spawn([*under, *launcher, script], cwd=tmp_path)
     assert (job.wait(), job.out()) == (0, "trained\n"), job.err()
     (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
@@ -247,7 +248,7 @@ def train(spawn: Spawner, folder: Path, program: str, mode: str) -> tuple[dict[s
     flags = ["--nproc-per-node=2", "--max-restarts=1", f"--ft-warm-start={mode}", f"--ft-run-dir={place}.run"]
     words = [f"--dir={place}", *PROGRAMS[program]]
     environment = {"OMP_NUM_THREADS": "1", "HOLDFAST_FAULT": "kill@step=12,rank=1,cycle=0"}
-    job = spawn([*LAUNCHER, *flags, str(EXAMPLES / program), *words], env=environment)
+    job = spawn([*patient(), *LAUNCHER, *flags, str(EXAMPLES / program), *words], env=environment)
     assert job.wait(150) == 0, job.output()
     (journal,) = map(Path, journal_files(f"{place}.run", of_ranks=False))
     records = [json.loads(line) for line in journal.read_text().splitlines()]

@@ -9,11 +9,9 @@ Does not cover: real collectives, see `test_vanished_node.py`.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.launcher.conftest import LAUNCHER
+from tests.launcher.conftest import LAUNCHER, records
 from tests.launcher.conftest import PRELUDE as OF_ONE_NODE
 from tests.nodes.network import Network, missing
-from tests.processes import CEILING, Spawned, Spawner, alive, wait_until
+from tests.processes import CEILING, Spawned, Spawner, alive, free_port, wait_until
 
 PRELUDE = (
     OF_ONE_NODE
@@ -56,7 +54,7 @@ say("starts on", NODE, "in", WORLD)
 '''
 )
 
-QUICK = 3.0
+QUICK = 5.0
 """Seconds of node timeout for tests that lose a node."""
 
 TRAINS = """
@@ -111,10 +109,8 @@ class Node:
 
     def journal(self, *kinds: str) -> list[dict[str, Any]]:
         """The journal's records of these kinds, in order."""
-        paths = list(self.run_dir.glob("journal-*.jsonl"))
-        lines = [line for path in paths for line in path.read_text().splitlines()]
-        records = [json.loads(line) for line in lines]
-        return [record for record in records if record["kind"] in kinds]
+        paths = self.run_dir.glob("journal-*.jsonl")
+        return [record for path in paths for record in records(path) if record["kind"] in kinds]
 
     def cycles(self) -> list[int]:
         """The cycles that this node took part in."""
@@ -157,7 +153,7 @@ class Cluster:
         self._spawn = spawn
         self.folder = folder
         self.network = network
-        self.port = _free_port()
+        self.port = free_port()
         self.notes = folder / "notes"
         self.notes.mkdir()
         self._count = 0
@@ -227,13 +223,6 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return {}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import LAUNCHER, Job
+from tests.launcher.conftest import LAUNCHER, Job, patient
 from tests.processes import Spawner
 
 WARM = "on"
@@ -34,7 +34,7 @@ def run(
     mode: str,
     *arguments: str | Path,
     env: Mapping[str, str | None] | None = None,
-    launcher: Sequence[str] = LAUNCHER,
+    launcher: Sequence[str] = (*patient(), *LAUNCHER),
     under: Sequence[str] = (),
 ) -> Job:
     """A job of two ranks and one restart to its good end. Its files are below `folder`/`mode`."""
