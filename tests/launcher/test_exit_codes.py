@@ -98,17 +98,16 @@ def test_hung_rank_that_leaves_politely_has_failed(jobs: Jobs) -> None:
     text = """
 client = connect()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-client.send_heartbeat()
 meet()
-if RANK == 0:
-    client.shutdown_workload_monitoring()
+if RANK == 1:
+    client.send_heartbeat()
 wait()
 """
     flags = ("--ft-rank-heartbeat-timeout", "1", "--ft-rank-termination-signal", "SIGTERM")
     job = jobs(text, *flags, "--max-restarts", "1")
     job.end(1)
     (restart,) = job.journal("restart")
-    assert "hung: Did not get subsequent heartbeat. Waited 1." in restart["reason"]
+    assert "hung: Did not get subsequent heartbeat. Waited " in restart["reason"]
 
 
 # -- as values -----------------------------------------------------------------------------------------------
@@ -240,5 +239,4 @@ wait()
     job = jobs(text, "--max-restarts", "1", "--log-dir", "logs", "--redirects", "3")
     said = job.end(1)
     assert "Traceback" not in said
-    *_, last, report = said.splitlines()  # which is of the first cycle, and may come a moment later
-    assert "its ranks could not be started: [Errno 20] Not a directory" in last + report
+    assert "its ranks could not be started: [Errno 20] Not a directory" in said

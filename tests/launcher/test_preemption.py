@@ -28,12 +28,19 @@ while True:
 
 
 def signal_the_step(job: Job, number: int, *, launcher_last: bool = False) -> None:
-    """As Slurm does: every process below the step's first one and that one itself, in no particular order."""
+    """As Slurm does: every process below the step's first one and that one itself, in no particular order.
+
+    With `launcher_last` the launcher does not run meanwhile: how long this process takes for it does not matter.
+    """
     launcher = psutil.Process(job.pid)
     processes = [launcher, *launcher.children(recursive=True)]
+    if launcher_last:
+        launcher.suspend()
     for process in reversed(processes) if launcher_last else processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+    if number != signal.SIGSTOP:
+        launcher.resume()
 
 
 def test_sigterm_to_the_launcher_alone(jobs: Jobs) -> None:
@@ -168,7 +175,7 @@ REDUCES = """
 import datetime, torch, torch.distributed as dist
 if RANK == 1:
     signal.signal(signal.SIGTERM, lambda *_: None)
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))  # gloo may miss that its peer is gone
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))  # gloo may miss that its peer is gone
 for number in range(1_000_000):
     dist.all_reduce(torch.ones(8))
     if number == 10:
@@ -196,7 +203,7 @@ def test_ranks_that_stay_after_sigterm_are_named(jobs: Jobs) -> None:
     job.spawned.send_signal(signal.SIGTERM)
     job.wait_for(
         r"still there after SIGTERM: rank 0, 1\. Ctrl-C \(SIGINT to this launcher\) ends them at once, or they are "
-        r"killed in 59"
+        r"killed in 5\d\d"
     )
     job.spawned.send_signal(signal.SIGINT)
     job.end(137)
@@ -213,12 +220,12 @@ def test_a_stopped_rank_gets_the_signal_too(jobs: Jobs) -> None:
 def test_a_suspended_job_is_given_the_time_back(jobs: Jobs) -> None:
     """A frozen cgroup, a paused machine: what its ranks could not use does not count."""
     text = SAVES.replace("time.sleep({seconds})", "[time.sleep(0.1) for _ in range(10)]")
-    job = jobs(text.format(then="sys.exit(0)"), "--term-timeout", "3")
+    job = jobs(text.format(then="sys.exit(0)"), "--term-timeout", "6")
     job.hear("pid .* ready", ranks=[0, 1])
     job.spawned.send_signal(signal.SIGTERM)
     job.hear("saves", ranks=[0, 1])
     signal_the_step(job, signal.SIGSTOP, launcher_last=True)
-    time.sleep(4)  # longer than the term timeout
+    time.sleep(7)  # longer than the term timeout
     signal_the_step(job, signal.SIGCONT)
     job.end(0)
     assert len(job.lines("saved$")) == 2
@@ -297,7 +304,7 @@ def test_second_ctrl_c_ends_the_job_at_once(jobs: Jobs) -> None:
     pids = job.hear(r"pid (\d+) ready", ranks=[0, 1])
     job.spawned.send_signal(signal.SIGINT)
     job.hear("saves", ranks=[0, 1])
-    job.wait_for("still there after SIGINT: .*Ctrl-C again ends them at once, or they are killed in 59")
+    job.wait_for("still there after SIGINT: .*Ctrl-C again ends them at once, or they are killed in 5\\d\\d")
     job.spawned.send_signal(signal.SIGINT)
     job.end(130)
     assert not any(alive(int(pid)) for pid in pids.values())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs
+from tests.launcher.conftest import Job, Jobs, patient
 
 BEGIN = """
 import atexit, multiprocessing, threading
@@ -93,7 +93,7 @@ def test_exit_after_exception_that_cannot_end_is_ended(
 ) -> None:
     text = script(keeper, "raise ValueError('bad batch')", has_client=has_client)
     flags = ["--ft-exit-timeout=1", "--max-restarts=1", f"--ft-warm-start={warm}"]
-    job = jobs(text, *flags, nproc=1)
+    job = jobs(text, *flags, nproc=1, under=patient())
     job.end(0)
     assert job.lines("cycle 1 ended")
     failing, delayed = one(job, "rank_failing"), one(job, "exit_delayed")
@@ -120,18 +120,20 @@ if RANK == 1:
 """
 
 
+@pytest.mark.slow
 def test_exit_after_good_end_is_reported_after_60_s_and_never_ended(jobs: Jobs) -> None:
     upload = "threading.Thread(target=time.sleep, args=(80,), name='upload').start()\n"
-    job = jobs(script(upload, "", has_client=True), "--ft-rank-heartbeat-timeout=2", nproc=1)
-    assert job.spawned.wait(ceiling=150) == 0
+    job = jobs(script(upload, "", has_client=True), "--ft-rank-heartbeat-timeout=5", nproc=1)
+    assert job.spawned.wait(ceiling=200) == 0
     assert 60 <= one(job, "exit_delayed")["seconds"] < 80
     assert not job.journal("signal_sent", "verdict", "restart")
 
 
+@pytest.mark.slow
 def test_last_rank_that_stands_in_native_code_is_reported_and_never_ended(jobs: Jobs) -> None:
     """As in a destructor that joins a thread and keeps the GIL, after all others have ended."""
-    job = jobs(script(STANDS, "", has_client=True), nproc=2)
-    assert job.spawned.wait(ceiling=100) == 0
+    job = jobs(script(STANDS, "", has_client=True), nproc=2, under=patient())
+    assert job.spawned.wait(ceiling=200) == 0
     delayed, incident = one(job, "exit_delayed"), one(job, "incident")
     assert 60 <= delayed["seconds"] < 80 and not delayed["has_finished"]
     assert incident["rank"] == 1 and "<module>" in incident["sentence"]
@@ -161,12 +163,12 @@ def test_checkpoint_section_at_the_exit_has_its_own_time(jobs: Jobs) -> None:
     saves = """
 def save():
     with client.section("checkpointing"):
-        time.sleep(3)
+        time.sleep(6)
     say("saved")
 atexit.register(save)
 """
     text = script(saves, "raise ValueError('bad batch')", has_client=True)
-    flags = ["--ft-exit-timeout=1", "--ft-rank-section-timeouts=checkpointing:60", "--max-restarts=1"]
+    flags = ["--ft-exit-timeout=3", "--ft-rank-section-timeouts=checkpointing:60", "--max-restarts=1"]
     job = jobs(text, *flags, nproc=1)
     job.end(0)
     assert job.lines("saved") and not job.journal("signal_sent", "verdict")
@@ -175,7 +177,7 @@ atexit.register(save)
 def test_checkpoint_section_at_the_exit_that_hangs_is_a_hang(jobs: Jobs) -> None:
     saves = "def save():\n    with client.section('checkpointing'):\n        hold()\natexit.register(save)\n"
     text = script(saves, "raise ValueError('bad batch')", has_client=True)
-    flags = ["--ft-exit-timeout=1", "--ft-rank-section-timeouts=checkpointing:2", "--max-restarts=1"]
+    flags = ["--ft-exit-timeout=3", "--ft-rank-section-timeouts=checkpointing:5", "--max-restarts=1"]
     job = jobs(text, *flags, nproc=1)
     job.end(0)
     verdict = one(job, "verdict")
@@ -187,7 +189,7 @@ def test_checkpoint_section_that_an_exception_left_open_ends(jobs: Jobs) -> None
     saves = "client.start_section('checkpointing')\nthreading.Thread(target=hold).start()\n"
     text = script(saves, "raise ValueError('disk')", has_client=True)
     flags = ["--ft-rank-section-timeouts=checkpointing:3", "--max-restarts=1"]
-    job = jobs(text, *flags, nproc=1)
+    job = jobs(text, *flags, nproc=1, under=patient())
     assert "section 'checkpointing' is open" in job.end(0)
     assert "ValueError: disk" in one(job, "restart")["reason"]
     assert "ValueError: disk" in one(job, "incident")["sentence"]
@@ -201,9 +203,8 @@ def test_exit_code_of_a_finished_script_that_is_interrupted_counts(jobs: Jobs) -
 def test_exception_with_a_hook_of_the_program_has_failed(jobs: Jobs) -> None:
     """One that never calls the hook before."""
     hook = "threading.Thread(target=hold).start()\nsys.excepthook = lambda *error: say('hooked')\n"
-    job = jobs(
-        script(hook, "raise ValueError('bad batch')", has_client=False), "--ft-exit-timeout=1", nproc=1
-    )
+    text = script(hook, "raise ValueError('bad batch')", has_client=False)
+    job = jobs(text, "--ft-exit-timeout=1", nproc=1, under=patient())
     job.end(1)
     assert one(job, "rank_failing")["error"]["message"] == "bad batch"
     assert one(job, "exit_delayed")["has_raised"]
@@ -229,7 +230,7 @@ def train():
     hold()
 threading.Thread(target=train).start()
 """
-    flags = ["--ft-finished-timeout=1", "--ft-rank-heartbeat-timeout=0.9", "--max-restarts=1"]
+    flags = ["--ft-finished-timeout=1", "--ft-rank-heartbeat-timeout=3", "--max-restarts=1"]
     job = jobs(script(trains, "", has_client=True), *flags, nproc=1)
     job.end(0)
     assert one(job, "verdict")["reason"] == "heartbeat"
@@ -238,7 +239,7 @@ threading.Thread(target=train).start()
 def test_ranks_that_wait_for_a_failed_one_are_not_blamed(jobs: Jobs) -> None:
     """Their timeout passes first; the exception came before."""
     waits = "if RANK == 1:\n    threading.Thread(target=hold).start()\n    raise ValueError('bad batch')\nhold()\n"
-    flags = ["--ft-exit-timeout=6", "--ft-rank-heartbeat-timeout=2", "--max-restarts=1"]
+    flags = ["--ft-exit-timeout=8", "--ft-rank-heartbeat-timeout=3", "--max-restarts=1"]
     job = jobs(script(waits, "", has_client=True), *flags, nproc=2)
     job.end(0)
     reason = one(job, "restart")["reason"]
@@ -251,8 +252,8 @@ def test_exit_after_good_end_that_cannot_end_is_a_success(
 ) -> None:
     """Nor is it a hang: what a rank that has succeeded still does sends no heartbeats."""
     text = script(keeper, "say('finished')", has_client=has_client)
-    flags = ["--ft-finished-timeout=4", "--ft-rank-heartbeat-timeout=2", f"--ft-warm-start={warm}"]
-    job = jobs(text, *flags, nproc=1)
+    flags = ["--ft-finished-timeout=4", "--ft-rank-heartbeat-timeout=3", f"--ft-warm-start={warm}"]
+    job = jobs(text, *flags, nproc=1, under=patient())
     job.end(0)
     delayed = one(job, "exit_delayed")
     assert not delayed["has_raised"] and KEEPERS[keeper][1] in delayed["kept_by"]
