@@ -94,7 +94,7 @@ def test_new_section_in_a_heartbeat_logs_without_the_lock() -> None:
 
     def log(_: str) -> None:
         logging.set()
-        read.wait(60)
+        read.wait(300)
 
     writer = BoardWriter(None, on_new_section=log)
     writer._observe_heartbeat = lambda *_: writer.start_section("saving")  # type: ignore[assignment,return-value]
@@ -102,31 +102,32 @@ def test_new_section_in_a_heartbeat_logs_without_the_lock() -> None:
     assert logging.wait(60) and list(writer.opened_ns) == ["saving"]
     other = threading.Thread(target=writer.heartbeat, daemon=True)
     other.start()
-    other.join(10)
+    other.join(60)
     assert not other.is_alive()
     read.set()
 
 
 def test_letting_go_of_the_board_disturbs_no_other_thread(board: Board) -> None:
     writer = BoardWriter(board.path)
-    together = threading.Barrier(3)
 
-    def work(number: int) -> bool:
-        together.wait()
-        for count in range(20_000):
-            writer.heartbeat(count)
+    def work(number: int) -> int:
+        """Until it has gone on for a while without the board; the number of heartbeats."""
+        count = without = 0
+        while without < 5000:
+            without += not writer.attached
+            writer.heartbeat(count := count + 1)
             writer.start_section(f"thread {number}")
             writer.end_section(f"thread {number}")
-        return writer.limits.initial is None
+        assert writer.limits.initial is None
+        return count
 
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(work, number) for number in range(2)]
-        together.wait()
+        counts = [pool.submit(work, number) for number in range(2)]
         while not board.snapshot().heartbeat_count:
             pass
         writer.detach()
-        assert [result.result() for result in results] == [True, True]
-    assert 0 < board.snapshot().heartbeat_count < 40_000 and board.snapshot().consistent
+        beats = sum(count.result() for count in counts)
+    assert 0 < board.snapshot().heartbeat_count < beats and board.snapshot().consistent
 
 
 def test_a_signal_handler_may_let_go_of_the_board(board: Board) -> None:
@@ -175,7 +176,7 @@ def test_a_fork_while_another_thread_writes_leaves_the_child_free(board: Board, 
     for _ in range(20):
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # a deadlocked child ends by this, and the test fails
+            signal.alarm(60)  # a deadlocked child ends by this, and the test fails
             writer.heartbeat()
             os._exit(0)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -29,11 +29,11 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_node(spawn: Spawner) -> Iterator[MakeNode]:
-    """`make_node(check_interval=5.0, termination=SIGKILL, patience=5.0)`: a node whose monitor runs."""
+    """`make_node(check_interval=5.0, termination=SIGKILL, patience=60.0)`: a node whose monitor runs."""
     made: list[Node] = []
     folders: list[str] = []
 
-    def make(check_interval: float = 5.0, termination: int = signal.SIGKILL, patience: float = 5.0) -> Node:
+    def make(check_interval: float = 5.0, termination: int = signal.SIGKILL, patience: float = 60.0) -> Node:
         folders.append(private_directory())
         node = Node(
             spawn,

@@ -122,8 +122,8 @@ def test_who_comes_to_a_stand_later_is_accused_at_its_own_limit(node: Node, spaw
     first, second = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))
     one_section(first.hand)
     assert node.hear("verdict")["rank"] == 0
-    one_section(second.hand)
     began = time.monotonic()
+    one_section(second.hand)
     verdict = node.hear("verdict")
     assert verdict["rank"] == 1
     assert verdict["waited"] <= time.monotonic() - began + 0.1

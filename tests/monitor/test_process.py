@@ -27,7 +27,7 @@ from holdfast.fault_tolerance.monitor.watch import Watch
 from holdfast.fault_tolerance.processes import proc
 from tests.processes import Spawned, Spawner, wait_until
 
-from .node import Node, identity, victim
+from .node import Node, identity, state, victim
 from .test_hangs import heartbeats
 
 LIMIT = 0.5
@@ -76,7 +76,9 @@ class TestRecycledPid:
 
 def test_a_rank_that_has_ended_and_waits_to_be_reaped_is_no_hang(node: Node, spawn: Spawner) -> None:
     """Its launcher may be stopped, and reaps it later: it did not hang, it ended."""
-    ended, hung = node.start(Limits(subsequent=LIMIT), spawn(["true"]), victim(spawn))
+    process = spawn(["true"])
+    wait_until(lambda: state(process) == "Z")
+    ended, hung = node.start(Limits(subsequent=LIMIT), process, victim(spawn))
     heartbeats(ended.hand)
     heartbeats(hung.hand)
     assert node.hear("verdict")["rank"] == 1

@@ -86,7 +86,7 @@ def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:
     def running() -> dict[int, int]:
         return {pid: start for pid, start in everybody.items() if proc.is_running(pid, start)}
 
-    asked, left = kill.end_all(running, grace=0.5, limit=30.0)
+    asked, left = kill.end_all(running, grace=2.0, limit=60.0)
     assert (asked, left) == (set(everybody), set())
     assert polite.wait() == -signal.SIGTERM
     assert stopped.wait() == -signal.SIGTERM

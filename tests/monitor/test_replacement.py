@@ -53,11 +53,11 @@ def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) 
 
 def test_a_successor_knows_of_the_freeze_that_its_predecessor_saw(node: Node) -> None:
     """The whole job was frozen, thawed, and then the monitor died: the interval still gets the frozen time back."""
-    (rank,) = node.start(Limits(subsequent=4.0))
+    (rank,) = node.start(Limits(subsequent=6.0))
     heartbeats(rank.hand)
     node.looks(1)
     os.kill(node.keeper.pid, signal.SIGSTOP)
-    time.sleep(5.0)
+    time.sleep(7.0)
     thaw(node.keeper.pid)
     while not node.heard("gap"):
         node.pump(0.05)
@@ -66,24 +66,24 @@ def test_a_successor_knows_of_the_freeze_that_its_predecessor_saw(node: Node) ->
     node.looks(1)
     assert node.heard("verdict") == []
     verdict = node.hear("verdict")
-    assert 4.0 + 4.0 < verdict["waited"] < 4.0 + 5.0 + 3.0, "the limit and the frozen time, once"
+    assert 6.0 + 6.0 < verdict["waited"] < 6.0 + 2 * 7.0 - 1.0, "the limit and the frozen time, once"
     assert rank.process.wait() == -signal.SIGKILL
 
 
 def test_a_monitor_started_after_the_world_stood_still_judges_nobody_for_it(node: Node) -> None:
     """Only its predecessor's last look on the page tells it that there was a freeze."""
-    (rank,) = node.start(Limits(subsequent=2.0))
+    (rank,) = node.start(Limits(subsequent=4.0))
     heartbeats(rank.hand)
     node.looks(1)
     os.kill(node.keeper.pid, signal.SIGKILL)
-    time.sleep(4.0)  # the launcher, frozen as well, replaces no monitor
+    time.sleep(6.0)  # the launcher, frozen as well, replaces no monitor
     node.keeper.check(time.monotonic())
-    assert node.hear("gap")["seconds"] > 3.0
+    assert node.hear("gap")["seconds"] > 5.0
     node.looks(1)
     assert rank.lives
     heartbeats(rank.hand)
     assert node.heard("verdict") == []
-    assert node.hear("verdict")["waited"] < 30
+    assert node.hear("verdict")["waited"] < 60
 
 
 def test_the_launcher_itself_stood_still_and_distrusts_its_own_observation(node: Node) -> None:

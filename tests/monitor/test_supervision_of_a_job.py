@@ -30,9 +30,11 @@ client.shutdown_workload_monitoring()
 """
 )
 LIMITS = (
-    *("--ft-rank-section-timeouts", "step:2", "--ft-rank-out-of-section-timeout", "2"),
-    *("--ft-rank-heartbeat-timeout", "2", "--max-restarts", "1"),
+    *("--ft-rank-section-timeouts", "step:4", "--ft-rank-out-of-section-timeout", "4"),
+    *("--ft-rank-heartbeat-timeout", "4", "--max-restarts", "1"),
 )
+FROZEN = 5.5
+"""Seconds: longer than these."""
 
 
 def worst(job: Job) -> list[tuple[float, float]]:
@@ -73,8 +75,7 @@ def test_monitor_lost_five_times_and_launcher_stopped_hang_is_found(jobs: Jobs) 
     assert len(job.journal("monitor_replaced")) >= 5
     assert "Error" not in job.spawned.output()
     # A client that waited for a stopped monitor would have waited for three seconds.
-    assert max(call for call, _ in disturbed) < 1000
-    assert max(step for _, step in disturbed) < 2000
+    assert max(call for call, _ in disturbed) < 2500
     usual = statistics.median(step for _, step in undisturbed)
     # Wide, because the machine may be busier than before; the benchmark has the narrow figures.
     assert statistics.median(step for _, step in disturbed) < 5 * usual + 100
@@ -87,19 +88,19 @@ def test_a_job_frozen_past_its_limits_continues_once_it_is_thawed(jobs: Jobs, fr
     watcher, both = monitor(job), ranks(job)
     for order in ([job.pid, watcher, *both], [watcher, both[1], job.pid, both[0]]):
         stop(*both, watcher, job.pid)
-        time.sleep(3.5)  # the node is suspended
+        time.sleep(FROZEN)  # the node is suspended
         go_on(*order)
         _trains(job)
     freezer.seize(*tree(job))
     freezer.freeze()
-    time.sleep(3.5)
+    time.sleep(FROZEN)
     freezer.thaw()
     _trains(job)
     assert monitor(job) == watcher, "nothing was a reason to replace it"
     assert job.journal("verdict", "restart", "monitor_replaced") == []
     # The launcher wakes up, finds its monitor still stopped, and starts one that takes the freeze into account.
     stop(*both, watcher, job.pid)
-    time.sleep(3.5)
+    time.sleep(FROZEN)
     go_on(job.pid, *both)
     wait_gone([watcher], 60, "the stopped monitor is replaced")
     _trains(job)

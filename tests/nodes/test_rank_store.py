@@ -20,7 +20,7 @@ from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.rank_store import ENDED, RankStore, RankStores
 from holdfast.fault_tolerance.launcher.rendezvous import listens_on, own_address
 from tests.nodes.conftest import Network
-from tests.processes import Spawner
+from tests.processes import CEILING, Spawner
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ class Node:
         self.inbox = Inbox()
         self.stores = RankStores("127.0.0.1", self.inbox, at_once=False)
 
-    def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = CEILING) -> None:
         """Wait in the inbox until the condition holds."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -163,7 +163,7 @@ def test_host_ends_with_its_launcher(spawn: Spawner) -> None:
     launcher = spawn([sys.executable, "-c", code])
     host = psutil.Process(int(launcher.wait_for(r"host (\d+)").group(1)))  # type: ignore[union-attr]
     os.kill(launcher.pid, signal.SIGKILL)
-    host.wait(30)
+    host.wait(CEILING)
 
 
 def _has_ipv6() -> bool:
@@ -184,7 +184,7 @@ def test_rank_stores_answers_that_arrive_together_are_told_apart() -> None:
         _, port = stores.open()
         stores.every_second(is_steady=True)
         theirs.send(b"oe%d no thread\no" % port)
-        inbox.wait(10)
+        inbox.wait(CEILING)
         assert stores.failure.endswith("could not be started: no thread")
         stores.open()
         assert not stores.failure
