@@ -169,9 +169,9 @@ import os, signal, sys, time
 from nvidia_resiliency_ext.shared_utils.inject_fault import Fault, dispatch_fault_injection
 
 fault = Fault(int(float(Fault[sys.argv[1]].value)))  # as it travels between ranks
-dispatch_fault_injection(fault=fault, delay=0.05, callback=lambda: os.write(1, b"called"))
 print("armed ", end="", flush=True)
 try:
+    dispatch_fault_injection(fault=fault, delay=0.05, callback=lambda: os.write(1, b"called"))
     end = time.monotonic() + 60
     while time.monotonic() < end:
         time.sleep(0.01)
