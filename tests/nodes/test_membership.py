@@ -1,16 +1,21 @@
-"""Nodes that come, go, or seem to be gone, and what a healthy job does about it: as little as possible."""
+"""Nodes that come, go, return, wait as spares, or seem to be gone: a healthy job does as little as possible."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import QUICK, TRAINS, Cluster
+from holdfast.journal.incidents import incidents
+from holdfast.journal.reader import read_run
+from tests.launcher.test_metrics import Values, samples
+from tests.nodes.conftest import QUICK, TRAINS, Cluster, gone
 from tests.processes import wait_until
 
 BEATS = """
@@ -208,3 +213,143 @@ def test_both_launchers_say_that_they_were_given_different_numbers_of_nodes(clus
     for node in b, a:
         node.spawned.stop(signal.SIGTERM)
         assert node.spawned.err().count("was started with") == 1
+
+
+# -- more launchers than the job has places: the surplus waits, and leaves with the job ----------------------
+
+
+FAILS_WHEN_TOLD = """
+def save(number, frame):
+    time.sleep(2.0)
+    os._exit(0)
+if CYCLE == 0 and NODE == "a":  # leaves later than a spare can come
+    signal.signal(signal.SIGTERM, save)
+for number in range(5):
+    step(number)
+say("trains")
+if CYCLE == 0 and RANK == 3:
+    until("fail")
+    sys.exit(3)
+until("finish")
+"""
+
+
+def metrics(cluster: Cluster, name: str) -> str:
+    return f"--ft-metrics-file={cluster.folder}/{name}.prom"
+
+
+def values(cluster: Cluster, name: str) -> Values:
+    file = cluster.folder / f"{name}.prom"
+    return samples(file.read_text()) if file.exists() else {}
+
+
+def waits_for_one(cluster: Cluster, name: str) -> bool:
+    return values(cluster, name)["holdfast_spare_nodes",] == 1
+
+
+@pytest.mark.slow
+def test_a_third_launcher_parks_and_leaves_with_the_job(cluster: Cluster) -> None:
+    """And after a restart the nodes that trained before train again: what they keep on local disks is of use. A spare
+    that leaves before disturbs no node. The metrics of each node show who waits."""
+    script = cluster.script(FAILS_WHEN_TOLD)
+    a, b = (cluster.launch(name, script, metrics(cluster, name)) for name in "ab")
+    a.hear("trains", 0)
+    d = cluster.launch("d", script)
+    d.wait_for("is a spare: the job runs on 2 nodes, this one waits")
+    c = cluster.launch("c", script, metrics(cluster, "c"))
+    assert d.spawned.stop(signal.SIGTERM) == 0
+    c.wait_for("is a spare: the job runs on 2 nodes, this one waits")
+    assert a.cycles() == b.cycles() == [0]
+    wait_until(lambda: values(cluster, "c").get(("holdfast_job_state", "spare")))
+    for name in "ab":
+        wait_until(partial(waits_for_one, cluster, name))
+        assert values(cluster, name)["holdfast_job_state", "running"] == 1
+    cluster.tell("fail")
+    assert a.hear("trains", 1) | b.hear("trains", 1) == {0, 1, 2, 3}
+    c.spawned.wait_for(lambda: c.spawned.err().count("is a spare") == 2)
+    cluster.tell("finish")
+    for node in a, b, c:
+        node.end(0)
+    assert c.cycles() == [], "no rank of it was ever started"
+    assert a.cycles() == b.cycles() == [0, 1]
+    for name in "abc":
+        found = values(cluster, name)
+        assert found["holdfast_job_state", "ended"] == 1 and found["holdfast_exit_code",] == 0
+
+
+@pytest.mark.slow
+def test_a_spare_leaves_with_a_job_that_fails(cluster: Cluster) -> None:
+    script = cluster.script(FAILS_WHEN_TOLD)
+    a, b = (cluster.launch(name, script, restarts=0) for name in "ab")
+    a.hear("trains", 0)
+    c = cluster.launch("c", script)
+    c.wait_for("is a spare")
+    cluster.tell("fail")
+    assert "no restart left (0 of 0 used)" in b.end(3)
+    for node in a, c:
+        assert "the job ends with exit code 3; reason from node" in node.end(3)
+
+
+# -- a launcher dies alone, or leaves while it waits, and is started again -----------------------------------
+
+
+LINKED = """
+import socket
+for number in range(3):
+    step(number)
+end = socket.socket(socket.AF_UNIX)
+if RANK == 0:  # a connection between the nodes, as they have in a collective
+    end.bind(f"notes/{CYCLE}")
+    end.listen()
+    end = end.accept()[0]
+while RANK == 2 and end.connect_ex(f"notes/{CYCLE}"):
+    time.sleep(0.01)
+say("trains")
+if RANK == 0 and not end.recv(1) and not told("finish"):
+    raise RuntimeError("Connection closed by peer")  # as gloo has it
+until("finish")
+"""
+
+
+@pytest.mark.slow
+def test_a_launcher_that_was_killed_and_started_again_rejoins(cluster: Cluster) -> None:
+    """Lost connections are the only sign of the death; the journal still has whose they were."""
+    script = cluster.script(LINKED)
+    a, b = (cluster.launch(name, script) for name in "ab")
+    a.hear("trains", 0), b.hear("trains", 0)
+    ranks = b.ranks()
+    b.spawned.stop(signal.SIGKILL)
+    a.wait_for("restarting all 2 local ranks")
+    again = cluster.launch("b", script)
+    assert a.hear("trains", 1) | again.hear("trains", 1) == {0, 1, 2, 3}
+    assert all(gone(rank) for rank in ranks), "its monitor ended what it left"
+    cluster.tell("finish")
+    a.end(0), again.end(0)
+    assert a.restarts() == [(1, 1)]
+    assert again.cycles() == [1]
+    (incident,) = incidents(read_run(str(a.run_dir)))
+    assert (incident.kind, incident.node) == ("node lost", f"{socket.gethostname()}:{b.pid}")
+    assert "rank 0 failed: RuntimeError" in incident.what
+
+
+@pytest.mark.slow
+def test_launchers_that_leave_or_die_while_they_wait_are_not_counted(cluster: Cluster) -> None:
+    """One that is asked to leave writes so, and is not waited for. One that dies does not acknowledge the membership;
+    no restart is used, as no rank had started."""
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, nnodes="3", node_timeout=QUICK) for name in "ab")
+    b.wait_for("waits for other nodes to join cycle 0")
+    assert b.spawned.stop(signal.SIGTERM) == 0
+    c = cluster.launch("c", script, nnodes="3", node_timeout=QUICK)
+    c.wait_for("waits for other nodes to join cycle 0")
+    assert "did not answer" not in a.spawned.err(), "no node had to wait for b"
+    c.spawned.stop(signal.SIGKILL)
+    d, e = (cluster.launch(name, script, nnodes="3", node_timeout=QUICK) for name in "de")
+    ranks = a.hear("trains", 1) | d.hear("trains", 1) | e.hear("trains", 1)
+    assert ranks == {0, 1, 2, 3, 4, 5}
+    assert any(" of cycle 0 did not answer" in node.spawned.err() for node in (a, d, e))
+    cluster.tell("finish")
+    for node in a, d, e:
+        node.end(0)
+        assert node.cycles() == [1]
+        assert node.restarts() == []
