@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import signal
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +18,118 @@ from tests.launcher.conftest import Job, Jobs
 from tests.nodes.conftest import Cluster, Node
 from tests.processes import Spawner
 
-from .ranks import TRAINS
-from .slow_proxy import slow_proxy
+# -- a TCP proxy: a store that is far away, or busy -----------------------------------------------------------
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
+    """In the order of arrival, each piece `delay` seconds after it came."""
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def deliver() -> None:
+        while True:
+            due, piece = await pieces.get()
+            await asyncio.sleep(due - loop.time())
+            if not piece:
+                writer.close()
+                return
+            writer.write(piece)
+
+    delivery = asyncio.create_task(deliver())
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(1 << 16):
+            pieces.put_nowait((loop.time() + delay, piece))
+    pieces.put_nowait((loop.time() + delay, b""))
+    with contextlib.suppress(OSError):
+        await delivery
+
+
+class SlowProxy:
+    """Listens at `port` of loopback, and passes on to another port of it, `delay` seconds later."""
+
+    def __init__(self, target: int, delay: float) -> None:
+        self._target, self._delay = target, delay
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._end: asyncio.Event
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self._thread.start()
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            except OSError:
+                writer.close()
+                return
+            for task in (_pass_on(reader, back, self._delay), _pass_on(there, writer, self._delay)):
+                tasks.add(asyncio.create_task(task))
+
+        server = await asyncio.start_server(connected, sock=self._listener)
+        await self._end.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.05)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@contextlib.contextmanager
+def slow_proxy(target: int, delay: float) -> Iterator[int]:
+    """The port of a proxy that is closed afterwards."""
+    proxy = SlowProxy(target, delay)
+    try:
+        yield proxy.port
+    finally:
+        proxy.close()
+
+
+# -- the program of the ranks: lockstep without torch, a question at each boundary whether they stop there ------
+
+# `begin` makes a rank's word known to all ranks of the job and waits for theirs, as a collective does. It works for
+# ranks of one machine, also of several launchers, that have the folder $NOTES in common.
+TRAINS = """
+import mmap
+from holdfast.fault_tolerance.stop import StopPoint, position
+
+WORLD = int(os.environ["WORLD_SIZE"])
+_handle = os.open(f"{os.environ['NOTES']}/begun-{CYCLE}", os.O_RDWR | os.O_CREAT)
+os.ftruncate(_handle, 4096)
+_begun = memoryview(mmap.mmap(_handle, 4096)).cast("q")
+
+def begin(batch):
+    _begun[RANK] = batch
+    while any(other < batch for other in _begun[:WORLD]):
+        time.sleep(0.0002)
+
+point = StopPoint.find()
+signal.signal(signal.SIGTERM, lambda number, frame: point.notice(number))
+
+def train(batches=10**9, seconds=0.001):
+    point.begin()
+    for batch in range(1, batches + 1):
+        begin(batch)
+        time.sleep(seconds)
+        if batch == 20:
+            say("trains as", os.getpid())
+        if point.passes(position(batch)):
+            break
+    left = point.deadline and point.deadline - time.monotonic()
+    say("stopped after", batch, "wanted", point.wanted, "left", left)
+    point.end()
+"""
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------
+
 
 AGREED = r"all ranks stop after batch (\d+)"
 
