@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import leaks, own_shm
+from tests import leaks
 
 pytest_plugins = ["tests.processes"]
 
@@ -89,7 +89,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several processes that share the tests: `make test WORKERS=2`
-        own_shm.take()
+        leaks.take_own_shm()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ processes that changed their environment and their parent both.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import tempfile
@@ -23,11 +24,15 @@ from pathlib import Path
 
 import psutil
 
-from tests import own_shm
-
 SHM = Path("/dev/shm")
 MARK = "HOLDFAST_TEST_SESSION"
 """In the environment of everything that a test starts. It finds the orphans that no longer are our descendants."""
+
+CLONE_NEWNS = 0x00020000
+MS_NOSUID, MS_NODEV = 2, 4
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+OWN = "HOLDFAST_TEST_OWN_SHM"
+"""In the environment of everything that sees this /dev/shm: no other test session does."""
 
 GRACE = 30.0
 """Seconds for things that are on their way out: a monitor that ends what a killed launcher left, on a busy machine."""
@@ -119,7 +124,7 @@ def _is_in(name: str, path: Path) -> bool:
 
 def _another_session() -> bool:
     """Whether another test session shares this /dev/shm: the owner of a file in it is then unknown."""
-    if own_shm.MARK in os.environ:
+    if OWN in os.environ:
         return False
     own = os.environ.get(MARK, "").encode()
     for pid in psutil.pids():
@@ -193,3 +198,26 @@ def _story(process: psutil.Process) -> str:
         command = " ".join(process.cmdline())[:200] or process.name()
         return f"{process.pid} (parent {process.ppid()}, {process.status()}): {command}"
     return f"{process.pid} (gone meanwhile)"
+
+
+# -- a /dev/shm that one process and all that it starts have for themselves -------------------------------------
+
+
+def take_own_shm() -> None:
+    """Give this process, single-threaded or from its main thread, a fresh /dev/shm. Raises OSError.
+
+    Two sessions that share /dev/shm cannot tell whose the files in it are, nor check what a test left there. A mount
+    namespace is one process's own view of the mounted filesystems; making one needs root (CAP_SYS_ADMIN).
+    Source: unshare(2), mount(2).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    _checked(libc.unshare(CLONE_NEWNS), "a mount namespace")
+    _checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
+    _checked(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777"), "a tmpfs")
+    os.environ[OWN] = "1"
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"no {what} for the tests' own /dev/shm: {os.strerror(number)}")

@@ -14,6 +14,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,8 +26,6 @@ from typing import NoReturn, TypeVar
 
 import psutil
 import pytest
-
-from tests.stacks import where_they_are
 
 T = TypeVar("T")
 
@@ -206,3 +205,48 @@ def spawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawner]:
 def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     merged: dict[str, str | None] = {**os.environ, **changes}
     return {name: value for name, value in merged.items() if value is not None}
+
+
+# -- where a process and its children are, for the report of a test that waited in vain: a hang leaves nothing else
+
+
+MOST = 20
+"""Processes. More than that is a wrong one, and a report too long to read."""
+
+
+def where_they_are(pid: int) -> list[str]:
+    """Lines: each process, where the kernel has it, and its Python stacks if py-spy is installed and may look."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+    return [line for each in family[:MOST] for line in _where(each)]
+
+
+def _where(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error, OSError):
+        command = " ".join(" ".join(process.cmdline()).split())[:120]
+        lines = [f"-- {process.pid} ({process.status()}) {command}"]
+        for task in sorted(Path(f"/proc/{process.pid}/task").iterdir()):
+            lines.append(f"   thread {task.name} {(task / 'comm').read_text().strip()}: {_kernel(task)}")
+        return lines + _python(process.pid)
+    return []
+
+
+def _kernel(task: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (task / "wchan").read_text() or "?"
+    return "?"
+
+
+def _python(pid: int) -> list[str]:
+    found = shutil.which("py-spy", path=f"{Path(sys.executable).parent}")
+    if found is None:
+        return []
+    # Not blocking: a stack that is a little wrong is better than a process that is stopped while others wait for it.
+    line = [found, "dump", "--nonblocking", "--pid", str(pid)]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False)
+        return [f"   {text}" for text in done.stdout.splitlines()[3:]]
+    return []

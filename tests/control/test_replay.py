@@ -29,7 +29,7 @@ from holdfast.journal.event import encode as encode_line
 from tests.control import test_one_node
 from tests.control.test_one_node import Job, exited
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.recorded import RecordedWorld, recorded, replayed
+from tests.simulation.search import RecordedWorld, recorded, replayed
 
 SEEDS = 50
 """Simulated jobs of 1 to 16 nodes with up to five faults."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import leaks, own_shm
+from tests import leaks
 from tests.processes import Spawner, alive, wait_until
 
 
@@ -78,7 +78,7 @@ def test_files_in_shared_memory_and_tmp_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_another_session_is_noticed(spawn: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(own_shm.MARK, raising=False)  # with a /dev/shm of our own no session shares it
+    monkeypatch.delenv(leaks.OWN, raising=False)  # with a /dev/shm of our own no session shares it
     other = spawn(["sleep", "600"], env={leaks.MARK: "other"})
     wait_until(lambda: psutil.Process(other.pid).name() == "sleep")
     assert leaks._another_session()
