@@ -37,7 +37,7 @@ def test_an_orphan_in_a_session_of_its_own_is_found(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
     with note.open("wb") as out:
-        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=120)
     orphan = int(note.read_text())
     left = leaks.since(before, grace=0)
     leaks.clear(left)

@@ -93,9 +93,12 @@ def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixtur
 
     over(job, 0)
     wait_until(lambda: trains(1, read(file)))
-    found = wait_until(
-        lambda: (new := scrape(port)).get(("holdfast_restarts_total", "crash")) == 1 and new,
-    )
+
+    def restarted() -> Values | None:
+        new = scrape(port)
+        return new if new.get(("holdfast_restarts_total", "crash")) == 1 else None
+
+    found = wait_until(restarted)
     assert found["holdfast_incidents_total", "crash"] == 1
     assert 0 < found["holdfast_last_failure_resume_seconds",] < 60
 
