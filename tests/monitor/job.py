@@ -20,6 +20,34 @@ from holdfast.fault_tolerance import RankMonitorClient
 client = RankMonitorClient()
 """
 
+WAYS_TO_HANG = (
+    CLIENT
+    + """
+def heartbeat():
+    client.heartbeat(step=7)
+    wait()
+
+def section():
+    client.start_section("step")
+    wait()
+
+def outer():
+    client.start_section("epoch")
+    while True:
+        with client.section("step"):
+            time.sleep(0.05)
+
+def out_of_section():
+    with client.section("step"):
+        pass
+    wait()
+
+def stopped():
+    client.send_heartbeat()
+    kill_me(signal.SIGSTOP)
+"""
+)
+
 STEPS = (
     CLIENT
     + """

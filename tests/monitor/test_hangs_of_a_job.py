@@ -8,37 +8,14 @@ import pytest
 
 from tests.launcher.conftest import Jobs
 
-from .job import CLIENT
+from .job import CLIENT, WAYS_TO_HANG
 
 KINDS = ["heartbeat", "section", "outer", "out_of_section", "stopped", "never_connects", "deaf"]
 
 # Rank 1 hangs in another way in each cycle; rank 0 does nothing wrong. In the last cycle neither has a limit to keep.
 HANGS = (
-    CLIENT
+    WAYS_TO_HANG
     + """
-def heartbeat():
-    client.heartbeat(step=7)
-    wait()
-
-def section():
-    client.start_section("step")
-    wait()
-
-def outer():
-    client.start_section("epoch")
-    while True:
-        with client.section("step"):
-            time.sleep(0.05)
-
-def out_of_section():
-    with client.section("step"):
-        pass
-    wait()
-
-def stopped():
-    client.send_heartbeat()
-    kill_me(signal.SIGSTOP)
-
 def never_connects():
     wait()
 

@@ -97,7 +97,7 @@ def _ends_and_leaves_nothing(job: Job) -> None:
     ]
     (job.notes / "enough").touch()
     job.end(0)
-    wait_gone(everybody, 10, "everything of the job ended")
+    wait_gone(everybody, 60, "everything of the job ended")
     assert not boards.exists()
     assert os.listdir(tempfile.gettempdir()) == []
 

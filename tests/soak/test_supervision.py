@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.fault_tolerance.monitor.control import ControlPage
 from tests.launcher.conftest import Job, Jobs
-from tests.monitor.job import CLIENT, STEPS, board_directory, monitor, ranks, wait_gone
+from tests.monitor.job import STEPS, WAYS_TO_HANG, board_directory, monitor, ranks, wait_gone
 from tests.processes import wait_until
 
 from .conftest import promised
@@ -87,31 +87,8 @@ def _lose(job: Job, page: ControlPage, *, stopped: bool) -> float:
 KINDS = ["heartbeat", "section", "outer", "out_of_section", "stopped"]
 # The rank that hangs and the way in which it does are given for each cycle, as RANK:KIND.
 HANGS = (
-    CLIENT
+    WAYS_TO_HANG
     + """
-def heartbeat():
-    client.heartbeat(step=CYCLE)
-    wait()
-
-def section():
-    client.start_section("step")
-    wait()
-
-def outer():
-    client.start_section("epoch")
-    while True:
-        with client.section("step"):
-            time.sleep(0.01)
-
-def out_of_section():
-    with client.section("step"):
-        pass
-    wait()
-
-def stopped():
-    client.send_heartbeat()
-    kill_me(signal.SIGSTOP)
-
 plan = sys.argv[1:]
 if CYCLE == len(plan):
     sys.exit()
