@@ -23,25 +23,32 @@ from tests.processes import Spawned, Spawner
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
-_PATIENT = f"""
-import sys
+_PATIENCE = """
 from holdfast.fault_tolerance.launcher import incident_report
-from holdfast.fault_tolerance.launcher.main import console
 from holdfast.fault_tolerance.launcher.ranks import start
 from holdfast.fault_tolerance.launcher.warm import forked, zygotes
 forked.FORKS = zygotes.FORKS = start.STARTS = SECONDS
 incident_report.AT_THE_END = incident_report.IN_A_HURRY = SECONDS
+"""
+_CONSOLE = f"""
+import sys
 sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
+from holdfast.fault_tolerance.launcher.main import console
 console()
 """
 
 
-def patient(seconds: float = 60.0) -> list[str]:
-    """What a launcher is started `under` so that it waits so long for forks, standbys and its last report.
+def patience(seconds: float = 60.0) -> str:
+    """Code that has a launcher wait so long for forks, standbys and its last report.
 
     Two seconds are its own limits; on a busy machine it then starts a rank cold, or ends without the report.
     """
-    return [sys.executable, "-c", _PATIENT.replace("SECONDS", str(seconds))]
+    return _PATIENCE.replace("SECONDS", str(seconds))
+
+
+def patient(seconds: float = 60.0) -> list[str]:
+    """What a launcher is started `under` to be so patient."""
+    return [sys.executable, "-c", patience(seconds) + _CONSOLE]
 
 
 PRELUDE = '''

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import LAUNCHER, Job, patient
+from tests.launcher.conftest import LAUNCHER, Job, patience, patient
 from tests.processes import Spawner
 
 WARM = "on"
@@ -80,8 +80,8 @@ class Installation:
     def launcher(self, source: Path) -> list[str]:
         """The launcher under this Python. It alone finds torch and Holdfast, its ranks have what is installed here."""
         paths = [str(self.real), str(source)]
-        start = f"import sys; sys.path += {paths!r}; from holdfast.fault_tolerance.launcher import main; main.console()"
-        return [str(self.python), "-c", start]
+        console = "from holdfast.fault_tolerance.launcher import main; main.console()"
+        return [str(self.python), "-c", f"import sys; sys.path += {paths!r}\n{patience()}\n{console}"]
 
 
 @pytest.fixture
