@@ -224,13 +224,13 @@ def test_interrupted_rank_is_no_failure_for_the_exit_timeout(jobs: Jobs) -> None
 def test_training_in_another_thread_is_supervised(jobs: Jobs) -> None:
     trains = """
 def train():
-    for step in range(20):
+    for step in range(60):
         client.heartbeat(step=step)
         time.sleep(0.1)
     hold()
 threading.Thread(target=train).start()
 """
-    flags = ["--ft-finished-timeout=1", "--ft-rank-heartbeat-timeout=3", "--max-restarts=1"]
+    flags = ["--ft-finished-timeout=5", "--ft-rank-heartbeat-timeout=3", "--max-restarts=1"]
     job = jobs(script(trains, "", has_client=True), *flags, nproc=1)
     job.end(0)
     assert one(job, "verdict")["reason"] == "heartbeat"
