@@ -133,7 +133,7 @@ def test_clocks_that_are_60_seconds_apart(cluster: Cluster, clock_ahead: str) ->
     a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead}, node_timeout=QUICK)
     a.wait_for("waits for other nodes to join")  # its time is in the store
     b = cluster.launch("b", script, node_timeout=QUICK)
-    b.wait_for(r"health of this node: clock: the clock of node \S+ is [56]\d\.\d s ahead of this one")
+    b.wait_for(r"health of this node: clock: the clock of node \S+ is \d+\.\d s ahead of this one")
     a.hear("trains", 1), b.hear("trains", 1)
     there = int(a.wait_for(r"cycle 1 clock (\d+)").group(1))
     assert there - time.time() > 0, "the shifted clock really is"
