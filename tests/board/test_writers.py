@@ -111,7 +111,7 @@ def test_letting_go_of_the_board_disturbs_no_other_thread(board: Board) -> None:
     writer = BoardWriter(board.path)
 
     def work(number: int) -> int:
-        """Until it has gone on for a while without the board; the number of heartbeats."""
+        """Until it has continued for a while without the board; the number of heartbeats."""
         count = without = 0
         while without < 5000:
             without += not writer.attached

@@ -1,4 +1,4 @@
-"""Which nodes take part, and in which order; when a membership is formed anew; and whom past failures make suspect."""
+"""Which nodes take part, in which order; when a membership is formed anew; which nodes past failures make suspect."""
 
 from __future__ import annotations
 
