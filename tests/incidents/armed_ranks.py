@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.fault_tolerance.processes import proc
+from holdfast.incidents.capture import stack_request
 from holdfast.incidents.capture.stack_request import StackReply, request
 from holdfast.incidents.evidence import StackSource
 from tests.processes import Spawned, Spawner, wait_until
@@ -39,6 +42,13 @@ def hold():
         libc.sleep(60)  # a signal ends it early
 hold()
 """
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper thread is waited for however long it waits for a core: the signal would come after 60 ms."""
+    for name in ("FIRST_WORD", "LAST_WORD", "WITHOUT_SIGNAL", "RECORDER"):
+        monkeypatch.setattr(stack_request, name, 30.0)
 
 
 class Rank:
@@ -74,13 +84,23 @@ class Rank:
         wait_until(lambda: (self.armed() or {}).get("thread"), what="the helper thread")
         return self
 
-    def ask(self, seconds: float = 2.0) -> StackReply:
+    def ask(self, seconds: float = 60.0) -> StackReply:
         """StackReply now; checks that it does not wait much longer than it may."""
         started = proc.start_time(self.process.pid) or 0
         begun = time.monotonic()
         found = request(self.prefix, self.process.pid, started, begun + seconds)
-        assert time.monotonic() - begun < 3 * seconds + 1
+        assert time.monotonic() - begun < seconds + 60
         return found
+
+    def within(self, *functions: str) -> StackReply:
+        """StackReply once its main thread is in these, the innermost first: it may be on its way there."""
+
+        def found() -> StackReply | None:
+            reply = self.ask()
+            is_there = reply.stacks and self.functions(reply)[: len(functions)] == list(functions)
+            return reply if is_there else None
+
+        return wait_until(found, what=f"it is in {functions}")
 
     def functions(self, found: StackReply) -> list[str]:
         """Of the main thread, the innermost first."""
