@@ -67,7 +67,11 @@ def local(boards: Path) -> Iterator[MakeRank]:
         each.close()
 
 
-def one(rank: LocalRank, seconds: float = 2.0, *, ask: bool = False, pause: float = 0.05) -> RankEvidence:
+LATE = 60.0
+"""Seconds that a busy machine may take for what takes no time; a look that waits for a stuck process takes 600."""
+
+
+def one(rank: LocalRank, seconds: float = LATE, *, ask: bool = False, pause: float = 0.05) -> RankEvidence:
     (found,) = gather([rank], time.monotonic() + seconds, ask=ask, pause=pause)
     return found
 
@@ -89,12 +93,12 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
     mover.wait_for("on")
     reader = BoardReader(str(path))
     second = LocalRank(1, 1, mover.pid, proc.start_time(mover.pid) or 1, "node-a", reader, "")
-    found = gather([first, second], time.monotonic() + 2, ask=False, pause=0.1)
+    found = gather([first, second], time.monotonic() + LATE, ask=False, pause=1.0)
     reader.close()
     assert [each.rank for each in found] == [0, 1]
     assert found[0].board and not found[0].board.moved and found[0].board.age > 0
     assert found[1].board and found[1].board.moved and found[1].board.heartbeats > 0 and found[1].board.events
-    assert found[1].process and found[1].process.switches > 0 and found[1].process.sampled_over >= 0.1
+    assert found[1].process and found[1].process.switches > 0 and found[1].process.sampled_over >= 1.0
     assert found[0].process and found[0].process.switches == 0 and found[0].notes == ()
     assert found[0].no_stacks is found[0].no_collectives is Missing.NOT_REQUESTED
 
@@ -104,8 +108,8 @@ def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
     who = local(rank)
     rank.kill()
     began = time.monotonic()
-    found = one(who, 60.0, ask=True)
-    assert time.monotonic() - began < 30
+    found = one(who, 2 * LATE, ask=True)
+    assert time.monotonic() - began < LATE
     assert found.process and found.process.state == "gone" and found.board and found.board.age > 0
     assert found.no_stacks is Missing.ENDED
 
@@ -113,9 +117,9 @@ def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
 def test_a_rank_that_ends_while_it_is_looked_at(spawn: Spawner, local: MakeRank) -> None:
     rank = sleeper(spawn)
     who = local(rank)
-    ends = threading.Timer(0.1, rank.kill)
+    ends = threading.Timer(1.0, rank.kill)
     ends.start()
-    found = one(who, pause=1.0)
+    found = one(who, pause=3.0)
     ends.join()
     assert found.process and found.process.state == "gone" and "ended during" in found.notes[0]
 
@@ -171,8 +175,8 @@ def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, 
         wait_until(lambda pid=pid, state=state: (found := proc.stat(pid)) and found.state == state)
     ranks = [local(each, number) for number, each in enumerate((stopped, stuck, closed))]
     began = time.monotonic()
-    found = gather(ranks, began + 1.5, ask=True)
-    assert time.monotonic() - began < 10
+    found = gather(ranks, began + 3.0, ask=True)
+    assert time.monotonic() - began < LATE
     assert [each.process.state for each in found if each.process] == ["T", "D", "S"]
     assert found[1].process and len(found[1].process.children) == 1
 
@@ -182,8 +186,8 @@ def test_a_frozen_rank(spawn: Spawner, local: MakeRank, freezer: Freezer) -> Non
     freezer.seize(rank.pid)
     freezer.freeze()
     who, began = local(rank), time.monotonic()
-    found = one(who, 1.5, ask=True)
-    assert time.monotonic() - began < 10
+    found = one(who, 3.0, ask=True)
+    assert time.monotonic() - began < LATE
     assert found.process and found.process.state in "DS" and found.process.cpu == 0
     freezer.thaw()
 
@@ -197,15 +201,15 @@ def test_a_rank_that_becomes_another_program_again_and_again(
     who = local(spawn([script]))
     for _ in range(20):
         began = time.monotonic()
-        found = one(who, 1.0, pause=0.01)
-        assert time.monotonic() - began < 10 and found.process and found.process.state != "gone"
+        found = one(who, pause=0.01)
+        assert time.monotonic() - began < LATE and found.process and found.process.state != "gone"
 
 
 def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
     rank = sleeper(spawn)
     began = time.monotonic()
     (found,) = gather([local(rank)], began - 1, ask=True)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < LATE
     assert found.process and found.process.state in ("R", "S")
 
 
@@ -217,8 +221,8 @@ from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 threading.stack_size(1 << 40)  # none can have so much: each start of a thread fails, as at the limit on processes
 pid = int(sys.argv[1])
 began = time.monotonic()
-(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 5, ask=True)
-print(found.process.state, time.monotonic() - began < 0.5, found.process.sampled_over > 0)
+(found,) = gather([LocalRank(0, 0, pid, 0, "n", None, "")], began + 120, ask=True)
+print(found.process.state, time.monotonic() - began < 60, found.process.sampled_over > 0)
 print(*found.notes)
 """
 
@@ -243,10 +247,10 @@ def test_a_closed_board_and_none(spawn: Spawner, local: MakeRank) -> None:
 def test_stacks_by_py_spy_where_the_rank_tells_none(spawn: Spawner, local: MakeRank) -> None:
     rank = spawn.python("import time\ndef fit():\n    print('on', flush=True)\n    time.sleep(600)\nfit()")
     rank.wait_for("on")
-    _, why_not = py_spy.stacks(rank.pid, time.monotonic() + 10)
+    _, why_not = py_spy.stacks(rank.pid, time.monotonic() + LATE)
     if why_not:
         pytest.skip(why_not)
-    found = one(local(rank), 10.0, ask=True)
+    found = one(local(rank), ask=True)
     assert found.stacks_from is StackSource.PY_SPY and not found.no_stacks
     assert [frame.function for frame in found.stacks[0].frames] == ["fit", "<module>"]
     assert found.stacks[0].main and found.stacks[0].holds_gil is not None
@@ -262,15 +266,15 @@ def test_a_py_spy_that_hangs_is_ended_in_time(
     ranks = [spawn.python(SLEEPS) for _ in range(4)]
     began = time.monotonic()
     locals_ = [local(rank, number) for number, rank in enumerate(ranks)]
-    found = gather(locals_, began + 1.0, ask=True)
-    assert time.monotonic() - began < 10
+    found = gather(locals_, began + 4.0, ask=True)
+    assert time.monotonic() - began < LATE
     assert all(each.no_stacks and each.process for each in found)
     assert len((tmp_path / "pids").read_text().split()) <= 2
     wait_until(lambda: not any(proc.stat(int(pid)) for pid in (tmp_path / "pids").read_text().split()))
 
 
 def test_a_program_that_is_not_there_or_fails() -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + LATE
     assert "cannot be started" in programs.output(["/nonexistent/py-spy"], until)[1]
     assert programs.output(["sh", "-c", "echo why >&2; exit 3"], until) == ("", "why")
     assert programs.output(["sh", "-c", "exit 3"], until) == ("", "sh ended with 3")
@@ -286,8 +290,8 @@ def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner,
     assert stuck
     try:
         began = time.monotonic()
-        found = one(who, 60.0)
-        assert time.monotonic() - began < 30
+        found = one(who, 2 * LATE)
+        assert time.monotonic() - began < LATE
         assert found.process and found.process.state in ("R", "S")
         assert "still blocked" in " ".join(found.notes)
     finally:
@@ -327,8 +331,8 @@ def test_crowded_ranks_have_their_board_in_20_ms(spawn: Spawner, local: MakeRank
     for each in processes:
         each.wait_for("on")
     ranks = [local(each, number) for number, each in enumerate(processes)]
-    took = []
-    while len(took) < 30 and min(took, default=1.0) > 0.025:  # once: the machine is shared
+    took, ends = list[float](), time.monotonic() + LATE
+    while min(took, default=1.0) > 0.025 and time.monotonic() < ends:  # once: the machine is shared
         began = time.monotonic()
         found = gather(ranks, began + 0.02, ask=False, pause=0, first=5)
         took.append(time.monotonic() - began)
@@ -340,7 +344,7 @@ def test_crowded_ranks_have_their_board_in_20_ms(spawn: Spawner, local: MakeRank
             len(each.threads) for each in (accused, *others) if each
         )
     assert min(took) <= 0.025, took
-    (all_of_it,) = gather([ranks[0]], time.monotonic() + 5, ask=False)
+    (all_of_it,) = gather([ranks[0]], time.monotonic() + LATE, ask=False)
     assert (
         all_of_it.process and len(all_of_it.process.threads) == 64 and len(all_of_it.process.children) == 16
     )

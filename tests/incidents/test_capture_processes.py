@@ -57,8 +57,11 @@ def test_a_busy_process_uses_the_processor_and_a_sleeping_one_does_not(spawn: Sp
     busy.wait_for("on")
     idle.wait_for("on")
     waits_in(idle.pid, *SLEEPS)
-    seen, sleeping = twice(busy.pid, 0.2), twice(idle.pid)
-    assert seen.state == "R" and seen.cpu > 0.02 and seen.sampled_over >= 0.2
+    seen = wait_until(
+        lambda: found if (found := twice(busy.pid, 0.2)).cpu > 0.02 else None, what="it has a core"
+    )
+    sleeping = twice(idle.pid)
+    assert seen.state == "R" and seen.sampled_over >= 0.2
     assert sleeping.state == "S" and sleeping.cpu == 0 and sleeping.switches == 0
     assert "sleep" in sleeping.wait_channel and sleeping.memory > 1 << 20
 
@@ -72,10 +75,16 @@ def test_threads_the_main_one_first(spawn: Spawner) -> None:
     )
     rank = spawn.python(code)
     rank.wait_for("on")
-    found = twice(rank.pid, 0.1)
+
+    def settled() -> Process | None:
+        """Once the main thread has had a core meanwhile, and the others have come to their sleep."""
+        main, *others = (found := twice(rank.pid, 0.1)).threads
+        sleep = all(each.switches == 0 and each.state == "S" for each in others)
+        return found if main.switches and sleep else None
+
+    found = wait_until(settled)
     assert len(found.threads) == procfs.MOST_THREADS and found.threads[0].tid == rank.pid
-    assert found.threads[0].switches > 0 and found.switches >= found.threads[0].switches
-    assert all(each.switches == 0 and each.state == "S" for each in found.threads[1:])
+    assert found.switches >= found.threads[0].switches
 
 
 def test_a_zombie_a_gone_process_and_one_of_another_start_time() -> None:
@@ -256,8 +265,8 @@ def test_a_rank_that_waits_for_memory(eater: Spawned, group: Path, fifo: Path) -
     wait_until(lambda: "under_oom 1" in control.read_text(), what="it waits for memory")
     rank = LocalRank(0, 0, eater.pid, proc.start_time(eater.pid) or 1, "node-a", None, "")
     began = time.monotonic()
-    (found,) = gather([rank], began + 1.5, ask=True)
-    assert time.monotonic() - began < 10
+    (found,) = gather([rank], began + 3.0, ask=True)
+    assert time.monotonic() - began < 60
     assert found.process and found.process.memory > 1 << 20
     eater.kill()
 

@@ -455,7 +455,7 @@ def test_a_real_process_that_is_stopped(pair: Callable[..., Pair]) -> None:
     job.processes[0].send_signal(signal.SIGSTOP)
     sign = job.until_a_sign()
     assert sign.local_rank == 0 and "stopped (state T)" in sign.text
-    assert CONFIRM <= time.monotonic() - began < 30
+    assert time.monotonic() - began >= CONFIRM
     assert f"(pid {job.processes[0].pid})" in sign.text
     job.processes[0].send_signal(signal.SIGCONT)
     wait_until(lambda: job.look() is None)
