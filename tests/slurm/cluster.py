@@ -31,7 +31,7 @@ REQUIRED = "HOLDFAST_REQUIRE_SLURM"
 """Set to 1 where Slurm must be there, as in CI: what would skip a test then fails it."""
 
 ENTER = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec setpriv --pdeathsig KILL "$@"'
-BOOT = 30.0
+BOOT = 60.0
 """Seconds at most until all nodes are up; 0.5 is usual."""
 
 
@@ -50,14 +50,17 @@ def missing(accounting: bool = False) -> str | None:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, *, nodes: int = 4, cpus: int = 4, gpus: int = 0, accounting: bool = False
+    folder: Path, *, nodes: int = 4, gpus: int = 0, accounting: bool = False, node_timeout: int = 60
 ) -> Iterator[Cluster]:
     """A cluster with all its nodes up. `folder` is new; it gets everything that the daemons write.
 
     The environment of who calls is the daemons' environment too; jobs get that of `sbatch`.
     """
     ports = _free_ports(4 + nodes)
-    cluster = Cluster(Settings(folder, ports, nodes=nodes, cpus=cpus, gpus=gpus, accounting=accounting))
+    settings = Settings(
+        folder, ports, nodes=nodes, gpus=gpus, accounting=accounting, node_timeout=node_timeout
+    )
+    cluster = Cluster(settings)
     try:
         cluster.start()
         yield cluster
@@ -138,13 +141,13 @@ class Cluster:
     def clear(self) -> None:
         """Ends all jobs and waits until nothing of them runs, so that the next test has all nodes for itself.
 
-        Raises TimeoutError if something is left after 30 s; it is ended then, all the same.
+        Raises TimeoutError if something is left after a minute; it is ended then, all the same.
         """
         if self.run("squeue", "--noheader"):
             self.run("scancel", f"--user={os.getuid()}", check=False)
         try:
             self._wait(
-                lambda: not (self.run("squeue", "--noheader") or self.processes()), 30, "the end of all jobs"
+                lambda: not (self.run("squeue", "--noheader") or self.processes()), 60, "the end of all jobs"
             )
         finally:
             self._end_processes()

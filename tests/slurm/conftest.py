@@ -39,7 +39,7 @@ def accounting_cluster(_private_places: None) -> Iterator[Cluster]:
 @pytest.fixture
 def own_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster for one test alone, which may kill daemons and start them again (0.5 s more than the shared one)."""
-    for cluster in cluster_or_skip():
+    for cluster in cluster_or_skip(node_timeout=10):
         for name, value in cluster.environ.items():
             monkeypatch.setenv(name, value)
         yield cluster

@@ -33,8 +33,8 @@ class Settings:
     """What a preempted job of the partition `low` gets."""
     requeue_wait: int = 5
     """How long a requeued job waits: the lifetime of a credential. Slurm's least is 5, its default 120."""
-    node_timeout: int = 4
-    """A slurmd that does not answer for so long is down, and its jobs are requeued."""
+    node_timeout: int = 60
+    """A slurmd that does not answer for so long is down, and its jobs are requeued. Long: it may wait for a core."""
 
     @property
     def names(self) -> list[str]:

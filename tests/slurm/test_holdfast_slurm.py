@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import SAVE_EVERY, Training, undisturbed
+from tests.slurm.training import START, Training, undisturbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -29,7 +29,10 @@ if how == "broken":
     raise ValueError("no such data set: corpus-7")
 if how == "does not stop":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if how in ("waits", "does not stop") and restarts == "0":
+waited = f"{flag}.waited"  # until it was killed: Slurm's signal may come up to a minute early, before there is a rank
+if how == "waits" and restarts == "0" or how == "does not stop" and not os.path.exists(waited):
+    if how == "does not stop":
+        open(waited, "w").close()
     while True:
         signal.pause()
 if os.environ["RANK"] == "0":
@@ -78,18 +81,18 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
 
 
 def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster, tmp_path: Path) -> None:
-    steps = 30
+    steps = 60
     training = Training.of_characters(cluster, tmp_path, steps)
     assert training.start("--notice=60", ranks=2).returncode == 0  # 40 s to save and leave
     training.wait_for_step(10)
     training.a_rank("n2").send_signal(signal.SIGKILL)
-    training.wait_for_step(20)
+    training.wait(lambda: training.resumed, START, "the second attempt")
+    training.goes_on()
     cluster.run("scancel", "--signal=TERM", training.job)  # to every process of the step at once
     expected = undisturbed(tmp_path / "undisturbed", steps)
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.kinds() == ["failed", "preempted", "finished"], training.text()
-    # That of step 10 may have been on its way.
-    assert 10 - SAVE_EVERY <= training.resumed[0] <= 10 + SAVE_EVERY
+    training.check_lost_steps()
     assert training.resumed[1:] == training.stopped  # not a step is lost
     assert training.result == expected
     training.wait_until_nothing_is_left()
@@ -168,7 +171,7 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     assert "did not stop when told to, and was killed" in training.text()
     assert "SIGKILL sent" in training.text()
     told = [int(line.split()[1]) for line in training.text().splitlines() if line.startswith("attempt ")]
-    assert (told[0], told[-1]) == (1, len(stopped) + 1)
+    assert 77 not in told and told[-1] == len(stopped) + 1
 
 
 @pytest.mark.variant

@@ -37,7 +37,7 @@ def run_script(folder: Path, tools: dict[str, str], **changes: object) -> subpro
     environ = {"PATH": f"{folder}:/usr/bin:/bin", "HOLDFAST_ATTEMPT": "77", **job}
     script = batch_script(plan(python=str(folder / "keep"), **changes), "1.2.3")
     command = ["bash", "-u", "-c", script]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
 
 
 def test_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well
     """The first was sent by hand, and is no time limit; the second is Slurm's."""
     seen = tmp_path / "seen"
     tools = {
-        "srun": f"kill -TERM $PPID; for try in {{1..100}}; do [[ $(wc -l < {seen}) -lt 2 ]] || exit 7; sleep 0.1; done",
+        "srun": f"kill -TERM $PPID; for try in {{1..500}}; do [[ $(wc -l < {seen}) -lt 2 ]] || exit 7; sleep 0.1; done",
         "keep": f'case "$*" in *--job-ends) [[ -s {seen} ]] || kill -TERM $PPID; echo "$*" >> {seen} ;; '
         f'*ended=*) echo "${{@: -1}}" ;; esac',
     }

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import SAVE_EVERY, Training, undisturbed
+from tests.slurm.training import Training, undisturbed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -42,21 +42,7 @@ def check(training: Training, cluster: Cluster, expected: dict[str, Any]) -> Non
     assert training.result == expected
     training.wait_until_nothing_is_left()
     assert cluster.run("squeue", "--noheader") == ""
-    lost_steps(training)
-
-
-def lost_steps(training: Training) -> None:
-    """Each resumption is from the step that was saved for it, or from the last checkpoint before the failure."""
-    reached, saved = 0, None
-    for line in training.text().splitlines():
-        if told := re.match(r"step +(\d+) of", line):
-            reached = int(told[1])
-        elif stopped := re.match(r"stopped after step (\d+)", line):
-            saved = int(stopped[1])
-        elif resumed := re.match(r"resumed from the checkpoint of step (\d+)", line):
-            step = int(resumed[1])
-            assert step == saved if saved is not None else step >= reached - SAVE_EVERY, training.text()
-            reached, saved = step, None
+    training.check_lost_steps()
 
 
 def preempt(training: Training, cluster: Cluster) -> str:
@@ -106,16 +92,16 @@ def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Un
     for number in (signal.SIGKILL, signal.SIGSTOP):  # (b) and (c)
         training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
         before = len(training.resumed)
-        goes_on(training)
+        training.goes_on(2)
         training.a_rank("n2").send_signal(number)
         training.wait(lambda before=before: len(training.resumed) > before, 120, "the restart")
-    goes_on(training)
+    training.goes_on(2)
     urgent = preempt(training, cluster)  # (e)
     training.wait_for("attempt 5 follows")
     training.end(urgent)
     training.wait_for("attempt 5 begins")
     training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
-    goes_on(training)
+    training.goes_on(2)
     cluster.kill_node("n2", with_its_processes=False)  # (d)
     training.wait_for("attempt 6 begins")
     training.end(seconds=400)
@@ -123,9 +109,3 @@ def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path, expected: Un
     assert training.kinds()[:4] == [*["time limit"] * 3, "preempted"]
     assert training.resumed[:3] == training.stopped[:3]
     assert os.path.exists(training.run / "finished.flag")
-
-
-def goes_on(training: Training) -> None:
-    """Until training has told of two more steps."""
-    told = len(re.findall(r"^step +\d+ of", training.text(), re.MULTILINE))
-    training.wait_for(r"^step +\d+ of", told + 2)

@@ -48,7 +48,7 @@ class Training:
     def of_characters(cls, cluster: Cluster, folder: Path, steps: int, pace: float = 0.25) -> Self:
         """The character model, 2 ranks on each node."""
         training = cls(cluster, folder, [])
-        words = ["--ft-rank-section-timeouts=step:10,data_loading:6,checkpointing:60", TRAIN]
+        words = ["--ft-rank-section-timeouts=step:30,data_loading:30,checkpointing:60", TRAIN]
         options = ["--dir", training.run / "checkpoints", "--steps", str(steps), "--pace", str(pace)]
         training._program = [str(word) for word in [*words, *options, "--batch-size", "4"]]
         return training
@@ -96,6 +96,24 @@ class Training:
     def wait_for_step(self, step: int, count: int = 1) -> None:
         """Until rank 0 has told of this step (it tells of each tenth)."""
         self.wait_for(rf"^step +{step} of", count)
+
+    def goes_on(self, steps: int = 1) -> None:
+        """Until rank 0 has told of so many more steps."""
+        told = len(re.findall(r"^step +\d+ of", self.text(), re.MULTILINE))
+        self.wait_for(r"^step +\d+ of", told + steps)
+
+    def check_lost_steps(self) -> None:
+        """Each resumption is from the step that was saved for it, or from the last checkpoint before the failure."""
+        reached, saved = 0, None
+        for line in self.text().splitlines():
+            if told := re.match(r"step +(\d+) of", line):
+                reached = int(told[1])
+            elif stopped := re.match(r"stopped after step (\d+)", line):
+                saved = int(stopped[1])
+            elif resumed := re.match(r"resumed from the checkpoint of step (\d+)", line):
+                step = int(resumed[1])
+                assert step == saved if saved is not None else step >= reached - SAVE_EVERY, self.text()
+                reached, saved = step, None
 
     def end(self, job: str = "", seconds: float = START) -> str:
         """Wait for a job to be over for good; its state and exit code, such as `FAILED 1:0`."""
