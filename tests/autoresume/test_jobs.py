@@ -42,7 +42,7 @@ def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     quiet = spawn(job(undisturbed, "--ft-run-dir", str(tmp_path / "quiet")), env=env)
-    faults = "sleep@step=7,for=4 kill@step=10,rank=1"
+    faults = "sleep@step=7,for=12 kill@step=10,rank=1"
     run = chains.start(*job(disturbed), env={**env, "FAULTS": faults})
 
     # Attempt 1 is preempted: a scheduler signals the launcher, while a rank sleeps in step 7.

@@ -223,7 +223,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
     assert checkpoints.why_incomplete(made) == "optimizer.pt is a folder"
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "more.bin", "adapter_config.json"])
 def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
     made = hugging_face(tmp_path / "checkpoint-14")

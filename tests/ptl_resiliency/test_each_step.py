@@ -188,7 +188,7 @@ EVALUATING_JOB = Path(__file__).parent / "programs" / "evaluating_job.py"
 @pytest.mark.slow
 def test_a_hang_in_an_evaluation_by_itself_is_found(spawn: Spawner, tmp_path: Path) -> None:
     launcher = ["-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2", "--max-restarts=2"]
-    limits = ["--ft-rank-heartbeat-timeout=4", "--ft-rank-section-timeouts=step:4"]
+    limits = ["--ft-rank-heartbeat-timeout=8", "--ft-rank-section-timeouts=step:8"]
     env = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(tmp_path)}
     command = [*launcher, *limits, f"--ft-run-dir={tmp_path / 'run'}", str(EVALUATING_JOB), str(tmp_path)]
     job = spawn([sys.executable, *command], env=env)
@@ -259,6 +259,6 @@ def test_an_evaluation_of_one_rank_waits_for_no_other(ranked: Board, tmp_path: P
         ]
         began = time.monotonic()
         trainer(tmp_path, *callbacks).validate(TinyModel(), verbose=False)
-        assert time.monotonic() - began < 30 and ranked.snapshot().heartbeat_count == 4
+        assert time.monotonic() - began < 60 and ranked.snapshot().heartbeat_count == 4
     finally:
         dist.destroy_process_group()

@@ -368,9 +368,9 @@ def test_ranks_that_agree_and_ranks_that_do_not_come(spawn: Spawner, tmp_path: P
         assert told["late"] == "limits"
         assert (told["text"], told["nothing"], told["agreed"]) == ("rank 0 says é", "", [True, False, False])
     assert first["alone"] == first["again"] == first["left"] == [False]
-    assert 0.3 <= first["seconds"] < 20 and first["beats"] > 2  # once, not twice
-    assert first["calculated"] is False and first["seconds after leaving"] < 20
-    said = "the timeouts stay as they are: not every rank answered (not all ranks have come, after 0.3 s: "
+    assert 2 <= first["seconds"] < 30 and first["beats"] > 2  # once: the second would wait for 30
+    assert first["calculated"] is False and first["seconds after leaving"] < 60
+    said = "the timeouts stay as they are: not every rank answered (not all ranks have come, after 2 s: "
     assert f"[FaultToleranceCallback@rank0] {said}" in ranks[0].err()
 
 

@@ -122,9 +122,9 @@ def collectives(out: str) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
-    reference = Job(spawn, tmp_path / "reference", LAUNCHER, epochs=14)
+    reference = Job(spawn, tmp_path / "reference", LAUNCHER, epochs=40)
     undisturbed = reference.start()  # beside the first start of the other
-    job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=14)
+    job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=40)
     job.preempted("between 2", "--who=rank", "--step=0.02")
     job.preempted(f"validation at {job.step // 3 * 3 + 6} batch 1", "--step=0.02")
     save = next(

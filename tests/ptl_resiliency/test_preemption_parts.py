@@ -183,7 +183,7 @@ def test_a_forked_child_takes_the_signal_as_it_would_without_us() -> None:
         child.start()
         assert runs.wait(60)
         child.terminate()
-        child.join(30)
+        child.join(60)
         assert child.exitcode == -TERM
     finally:
         notices.restore()

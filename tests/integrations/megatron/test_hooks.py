@@ -333,5 +333,5 @@ def test_after_a_failure_nobody_waits_for_a_rank_that_stands_still(spawn: Spawne
     first, _ = (spawn.python(program, str(rank), str(shm)) for rank in range(2))
     assert first.wait() == 0, first.output()
     found = re.search(r"left after ([\d.]+) s, None", first.out())
-    assert found and float(found[1]) < 5, first.output()
+    assert found and float(found[1]) < 40, first.output()  # 60 s is its patience with a rank that answers
     assert not (shm / "save" / "ft_state.json").exists()

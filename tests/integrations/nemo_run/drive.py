@@ -54,7 +54,7 @@ def main(kind: str, port: str, folder: str, steps: str, retries: str, *faults: s
         retries=int(retries),
         launcher=run.Torchrun(rdzv_port=int(port)),
     )
-    limits = {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 4}
+    limits = {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 8}
     plugins: list[Any] = [
         FaultTolerancePlugin(
             num_in_job_restarts=1,

@@ -214,11 +214,11 @@ def test_ddp_through_a_kill_a_hang_and_a_preemption(spawn: Spawner, tmp_path: Pa
     assert undisturbed.wait(120) == 0 and flag.exists(), undisturbed.output()
     flag.unlink()
 
-    arguments = [f"--dir={tmp_path / 'b'}", "--step-seconds=0.2"]
-    faults, limit = "kill@step=12,rank=1;hang@step=17,rank=1,cycle=1", "--ft-rank-heartbeat-timeout=4"
+    arguments = [f"--dir={tmp_path / 'b'}", "--step-seconds=0.4"]
+    faults, limit = "kill@step=12,rank=1;hang@step=17,rank=1,cycle=1", "--ft-rank-heartbeat-timeout=8"
     job = start(spawn, EXAMPLE, *arguments, fault=faults, options=(limit,), **environment)
-    job.wait_for(r"restarting all 2 local ranks \(restart 2 of 3\)", 60)
-    job.wait_for(lambda: (tmp_path / "b" / "step-00000020.pt").exists(), 60)
+    job.wait_for(r"restarting all 2 local ranks \(restart 2 of 3\)", 150)
+    job.wait_for(lambda: (tmp_path / "b" / "step-00000020.pt").exists(), 150)
     assert job.stop(signal.SIGTERM) == 0, job.output()
     assert len(re.findall(r"HANG: rank \d", job.err())) == 1 and "Rank 1" in job.err()
     places = set(re.findall(r"rank \d stops after step (\d+)", job.out()))
@@ -297,7 +297,7 @@ def test_a_straggler_is_logged(spawn: Spawner, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(STRAGGLING)
     job = start(spawn, program, options=("--nproc-per-node=3",))
-    assert job.wait(60) == 0, job.output()
+    assert job.wait(120) == 0, job.output()
     assert "STRAGGLER: rank 1 (" in job.err() and "section data_loading" in job.err()
 
 

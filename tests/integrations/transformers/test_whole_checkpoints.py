@@ -178,7 +178,7 @@ def test_on_several_ranks_it_is_complete_when_all_have_written(spawn: Spawner, t
     count, and has no mark either: the next start would skip it and all that came after it."""
     env = {"OMP_NUM_THREADS": "1"}
     ranks = [spawn.python(TOGETHER, str(rank), str(tmp_path), env=env) for rank in range(2)]
-    assert [rank.wait(60) for rank in ranks] == [0, 0], "\n".join(rank.output() for rank in ranks)
+    assert [rank.wait(120) for rank in ranks] == [0, 0], "\n".join(rank.output() for rank in ranks)
     first, second = (json.loads(rank.out().splitlines()[-1]) for rank in ranks)
     assert first["said"] == [
         "complete",

@@ -18,7 +18,7 @@ from holdfast.side_group import SideGroup
 
 RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 
-SHORT = 0.25
+SHORT = 1.0
 """Seconds that a group waits in an operation."""
 
 
@@ -44,10 +44,10 @@ def as_in_setup(log: Prefixed) -> str:
     """Rank 0 comes later than an operation's limit: to the making of the group, and to a callback's start."""
     if RANK == 0:
         (FOLDER / "state.json").write_text("limits")
-        time.sleep(4 * SHORT)
+        time.sleep(2 * SHORT)
     group = SideGroup(SHORT)
     if RANK == 0:
-        time.sleep(4 * SHORT)
+        time.sleep(2 * SHORT)
     text = KeptTimeouts(FOLDER / "state.json", HEARTBEAT, group, log).text
     group.close()
     return text
@@ -73,7 +73,7 @@ def main() -> None:
 
     if RANK == 0:
         before = time.monotonic()
-        told["alone"] = wanted_by_all(lonely, [True], log, patience=0.3, meanwhile=beat)
+        told["alone"] = wanted_by_all(lonely, [True], log, patience=2, meanwhile=beat)
         told["again"] = wanted_by_all(lonely, [True], log, patience=30)
         told["seconds"], told["beats"] = time.monotonic() - before, beats
         meet("gave up")

@@ -12,6 +12,7 @@ how many process groups there were while it trained, and how many collectives ou
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -74,7 +75,7 @@ def give_signal() -> None:
         sys.exit(f"{arguments.workers} workers expected, these found: {me.children()}")
     print(f"SIGNAL at {arguments.moment} to {len(targets)}", flush=True)
     for process in targets:  # type: ignore[attr-defined]
-        if process.is_running():
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
 
 

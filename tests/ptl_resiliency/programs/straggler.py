@@ -29,14 +29,14 @@ class LateToTheStep(Small):
     """Rank 0 comes late, and the others wait for its buffers."""
 
     def __init__(self) -> None:
-        super().__init__(lambda step: time.sleep(0.004))
+        super().__init__(lambda step: time.sleep(0.02))
         self.norm = torch.nn.BatchNorm1d(4)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return super().training_step([self.norm(batch[0])], batch_idx)
 
     def on_train_batch_start(self, *batch: Any) -> None:
-        time.sleep(0.03 if RANK == 0 else 0)
+        time.sleep(0.15 if RANK == 0 else 0)
 
 
 def step(number: int) -> None:
@@ -73,6 +73,6 @@ if __name__ == "__main__":
         sys.exit()
     train(straggler_det_callback(0.2, stop_if_detected_straggler=False), Small(step), "goes_on", max_epochs=3)
     if RANKS > 1:
-        relative = StragglerDetectionCallback(0.2, True, False, 3, 0.3, 0.3, True, stop_on="scores")
+        relative = StragglerDetectionCallback(1.0, True, False, 3, 0.3, 0.3, True, stop_on="scores")
         train(relative, LateToTheStep(), "late", max_epochs=3)
     train(straggler_det_callback(0.2, stop_on="scores"), Small(step), "stops", max_epochs=20, logger=logger())
