@@ -291,11 +291,11 @@ def test_checks_that_block_or_fail_become_notes() -> None:
         "fails": fail,
         "works": lambda: [ok("works", "7"), ok("works", "8")],
     }
-    found = checks.within_deadline(run, 0.3)
+    found = checks.within_deadline(run, 3.0)
     os.write(open_gate, b"12")
     assert [(each.check, each.verdict, each.what) for each in found] == [
-        ("blocks", NOTE, "not checked: no answer within 0.3 s"),
-        ("blocks too", NOTE, "not checked: no answer within 0.3 s"),
+        ("blocks", NOTE, "not checked: no answer within 3 s"),
+        ("blocks too", NOTE, "not checked: no answer within 3 s"),
         ("fails", NOTE, "not checked: Permission denied"),
         ("works", OK, "7"),
         ("works", OK, "8"),
@@ -389,6 +389,7 @@ def test_ranks_interpreter_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "json.py").write_text("raise SystemExit('a file in the current folder was imported')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.setattr(facts, "PROGRAM_SECONDS", 60.0)  # it may wait for a core
     found = facts.ranks_interpreter({"PYTHON_EXEC": str(tmp_path / "venv" / "bin" / "python")})
     assert (found.error, found.prefix, found.torch) == ("", str(tmp_path / "venv"), "")
     assert facts.ranks_interpreter({}) == facts.own_interpreter()

@@ -45,14 +45,14 @@ def test_a_restart_waits_for_the_memory_of_its_own_ranks(made: Made, facts: Fact
     with pytest.raises(queue.Empty):
         made.posted.get(timeout=0.5)
     facts()
-    assert made.posted.get(timeout=20) == "go"
+    assert made.posted.get(timeout=60) == "go"
 
 
 @pytest.mark.parametrize("held", [{"HOLDER": 12, "HELD": 4000}, {"HOLDER": 4711, "HELD": 500}])
 def test_it_waits_neither_for_others_nor_for_little(made: Made, facts: Facts, held: dict[str, int]) -> None:
     facts(**held)
     assert made.health.await_memory({4711}, lambda: made.posted.put("go"))
-    assert made.posted.get(timeout=20) == "go"
+    assert made.posted.get(timeout=60) == "go"
     assert not made.health.await_memory((), lambda: None)
 
 
@@ -60,7 +60,7 @@ def test_it_names_who_holds_the_memory_and_goes_on(facts: Facts) -> None:
     made = Made(gpu_memory_reclaim_timeout=0.2)
     facts(HOLDER=4711, HELD=4000)
     assert made.health.await_memory({4711}, lambda: made.posted.put("go"))
-    assert made.posted.get(timeout=20) == "go"
+    assert made.posted.get(timeout=60) == "go"
     (event,) = [each for each in made.records if each["kind"] == "gpu_memory_held"]
     assert event["text"].endswith("process 4711 holds 4000 MiB of GPU 0")
     made.health.close()
@@ -70,18 +70,18 @@ def test_a_stop_signal_ends_the_wait(made: Made, facts: Facts) -> None:
     facts(HOLDER=4711, HELD=4000)
     made.health.await_memory({4711}, lambda: made.posted.put("go"))
     made.health.stop_waiting()
-    assert made.posted.get(timeout=20) == "go"
+    assert made.posted.get(timeout=60) == "go"
 
 
 def test_hardware_is_told_once_and_makes_the_node_suspect(made: Made, facts: Facts) -> None:
     made.health.check(0)
-    assert made.posted.get(timeout=20) == Health(0)
+    assert made.posted.get(timeout=60) == Health(0)
     facts(REMAP_FAILED=1)
     for cycle in 1, 2:
         made.health.check(cycle)
-        found = [made.posted.get(timeout=20)]
+        found = [made.posted.get(timeout=60)]
         if found == [Suspected()]:
-            found.append(made.posted.get(timeout=20))
+            found.append(made.posted.get(timeout=60))
         assert isinstance(found[-1], Health) and "must be replaced" in found[-1].sick
     kinds = [each["kind"] for each in made.records]
     assert kinds == ["health", "node_suspected"] and made.records[0]["hardware"]
@@ -90,10 +90,10 @@ def test_hardware_is_told_once_and_makes_the_node_suspect(made: Made, facts: Fac
 
 def test_a_check_beside_training_tells_what_is_new(made: Made, facts: Facts) -> None:
     made.health.check(0)
-    made.posted.get(timeout=20)
+    made.posted.get(timeout=60)
     facts(LINKS=1)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while made.posted.empty() and time.monotonic() < until:
         made.health.every_second(0, trains=True)
-    found = [made.posted.get(timeout=20), made.posted.get(timeout=20)]
+    found = [made.posted.get(timeout=60), made.posted.get(timeout=60)]
     assert found == [Suspected(), Health(0, "GPUs: GPU 0 (Stand-in): NVLink 1 is down")]

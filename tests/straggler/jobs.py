@@ -69,8 +69,9 @@ class Job:
 
     @property
     def blamed_others(self) -> list[dict[str, Any]]:
-        """Verdicts on ranks that have nothing wrong."""
-        return [one for one in self.verdicts if self.kind == "healthy" or one["rank"] != self.culprit]
+        """Verdicts on ranks that have nothing wrong; to have no core is."""
+        named = [one for one in self.verdicts if not one["evidence"].startswith(NO_CORE)]
+        return [one for one in named if self.kind == "healthy" or one["rank"] != self.culprit]
 
     def told(self) -> str:
         """For the message of a test that fails."""

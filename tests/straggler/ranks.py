@@ -17,7 +17,7 @@ class Table:
         self.size = size
         self.calls: list[tuple[str, int]] = []
         """Kind and bytes that a rank gives, one entry for each collective."""
-        self._barrier = threading.Barrier(size, timeout=20)
+        self._barrier = threading.Barrier(size, timeout=60)
         self._laid: list[Any] = [None] * size
 
     def meet(self, rank: int, kind: str, length: int, value: T) -> list[T]:

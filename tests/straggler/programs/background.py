@@ -32,7 +32,7 @@ def sections(slow: float = 0.006, slow_rank: int = 1) -> None:
             time.sleep(slow if rank == slow_rank else 0.002)
 
 
-def finished(seconds: float = 20.0) -> None:
+def finished(seconds: float = 60.0) -> None:
     """Wait until the thread has nothing to do."""
     background = Detector._session._background  # type: ignore[union-attr]
     assert background is not None

@@ -17,7 +17,7 @@ from tests.compat.documents import CALLABLES, SECTIONS, filled_in
 
 class DataLoaderClass:
     def get_next_batch(self) -> tuple[float, int]:
-        time.sleep(0.002 if rank == 0 else 0.012)
+        time.sleep(0.002 if rank == 0 else 0.05)
         return 1.0, 0
 
 
