@@ -1,21 +1,34 @@
-"""`make demo` as a person runs it, to its end and with Ctrl-C; its training under plain torchrun."""
+"""`make demo` as a person runs it, to its end and with Ctrl-C; its training under plain torchrun; and its parts."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from tests.demo.example import EXAMPLES, TRAIN
 from tests.processes import Spawned, Spawner
 
-pytestmark = pytest.mark.slow
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FOLDER = EXAMPLES / "char_transformer"
+TRAIN = FOLDER / "train.py"
+
+
+def load(name: str) -> ModuleType:
+    """`load("data")` is examples/char_transformer/data.py."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
@@ -23,6 +36,7 @@ def demo(spawn: Spawner, tmp_path: Path) -> Spawned:
     return spawn([sys.executable, EXAMPLES / "demo.py"], env={"TMPDIR": str(tmp_path)})
 
 
+@pytest.mark.slow
 def test_it_survives_a_hang_and_a_kill_and_ends_as_the_undisturbed_run(demo: Spawned, tmp_path: Path) -> None:
     assert demo.wait(ceiling=150) == 0, demo.output()
     assert re.search(r"HANG: rank 1 .* Section 'data_loading' did not end", demo.err())
@@ -37,6 +51,7 @@ def test_it_survives_a_hang_and_a_kill_and_ends_as_the_undisturbed_run(demo: Spa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
@@ -82,6 +97,7 @@ def result(directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.variant
 def test_a_killed_and_resumed_run_equals_an_undisturbed_one(torchrun: Start, tmp_path: Path) -> None:
     # Three ranks: of two gradients there is one sum only, in whatever order they are added.
@@ -93,9 +109,121 @@ def test_a_killed_and_resumed_run_equals_an_undisturbed_one(torchrun: Start, tmp
     assert result(killed) == result(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_number_of_ranks_is_gone_on_from_and_said(
     torchrun: Start, tmp_path: Path
 ) -> None:
     ends_with(torchrun(tmp_path / "run", fault="kill@step=8,rank=1"), 1)
     assert "the checkpoint is of 2 ranks" in ends_with(torchrun(tmp_path / "run", ranks=1), 0)
     assert result(tmp_path / "run")
+
+
+# -- the example's checkpoints are complete or absent whenever the writer dies; its text, and the order of batches
+
+
+checkpoint = load("checkpoint")
+
+SAVING = f"""
+import sys
+sys.path.insert(0, {str(FOLDER)!r})
+import checkpoint, pathlib, torch
+for step in range(1, 100000):
+    checkpoint.save(pathlib.Path(sys.argv[1]), step, {{"step": step, "model": torch.full((200_000,), step)}})
+    print("saved", step, flush=True)
+"""
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 5, {"step": 5, "model": torch.arange(3)})
+    state = checkpoint.load_newest(tmp_path)
+    assert state["step"] == 5 and torch.equal(state["model"], torch.arange(3))
+    assert checkpoint.load(tmp_path, 5)["step"] == 5
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 100):
+        checkpoint.save(tmp_path, step, {"step": step})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015.pt", "step-00000100.pt"]
+
+
+def test_damaged_ones_of_later_steps_make_no_good_one_go(tmp_path: Path) -> None:
+    for step in (5, 10):
+        checkpoint.save(tmp_path, step, {"step": step})
+    for step in (20, 25):
+        (tmp_path / f"step-{step:08d}.pt").write_bytes(b"no checkpoint")
+    checkpoint.save(tmp_path, 15, {"step": 15})
+    assert checkpoint.load_newest(tmp_path)["step"] == 15 and checkpoint.load(tmp_path, 10)["step"] == 10
+
+
+def test_nothing_there_is_none(tmp_path: Path) -> None:
+    assert checkpoint.load_newest(tmp_path) is None
+
+
+def test_one_that_cannot_be_read_is_named_and_skipped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for step in (5, 10):
+        checkpoint.save(tmp_path, step, {"step": step, "model": torch.zeros(1000)})
+    newest = tmp_path / "step-00000010.pt"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert checkpoint.load_newest(tmp_path)["step"] == 5
+    assert capfd.readouterr().err.startswith("skipped step-00000010.pt, it cannot be read: ")
+
+
+def test_a_half_written_one_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "step-00000010.pt.tmp").write_bytes(b"PK")
+    assert checkpoint.load_newest(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_is_killed_leaves_a_complete_one(spawn: Spawner, tmp_path: Path) -> None:
+    writer = spawn.python(SAVING, str(tmp_path))
+    writer.wait_for("saved 20$")
+    assert writer.stop(signal.SIGKILL) == -signal.SIGKILL
+    state = checkpoint.load_newest(tmp_path)
+    last_said = int(writer.out().split()[-1])
+    assert state["step"] >= last_said
+    assert torch.equal(state["model"], torch.full((200_000,), state["step"]))
+
+
+data = load("data")
+
+
+def batches(rank: int = 0, world_size: int = 1, windows: int = 24, batch_size: int = 2) -> Any:
+    """`Batches` of the example, which is loaded by its path, over a text in which every character is its position."""
+    return data.Batches(torch.arange(windows * 4 + 1), 4, batch_size, rank, world_size, seed=7)
+
+
+def test_the_text_is_source_code_of_the_asked_size_and_the_same_each_time() -> None:
+    text = data.load_text(200_000)
+    assert len(text) == 200_000
+    assert torch.equal(text, data.load_text(200_000))
+    assert text.max() < data.VOCABULARY
+    assert "def " in bytes(text.tolist()).decode("ascii")
+
+
+def test_what_follows_a_character_is_the_next_one() -> None:
+    characters, following = batches().at(3)
+    assert torch.equal(characters + 1, following)
+
+
+def test_a_batch_is_a_function_of_the_step_whatever_was_read_before() -> None:
+    read_in_order = batches()
+    for step in range(30):
+        read_in_order.at(step)
+    assert torch.equal(read_in_order.at(30)[0], batches().at(30)[0])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_ranks_read_each_window_once_in_an_epoch(world_size: int) -> None:
+    ranks = [batches(rank, world_size) for rank in range(world_size)]
+    steps = 24 // (2 * world_size)
+    first = torch.cat([rank.at(step)[0][:, 0] for rank in ranks for step in range(steps)])
+    assert sorted(first.tolist()) == list(range(0, 96, 4))
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    order = batches()
+    one, two = (torch.cat([order.at(step)[0][:, 0] for step in range(at, at + 12)]) for at in (0, 12))
+    assert sorted(one.tolist()) == sorted(two.tolist())
+    assert not torch.equal(one, two)

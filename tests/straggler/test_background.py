@@ -15,8 +15,8 @@ import pytest
 from holdfast.straggler import Detector
 from holdfast.straggler.background import MOST_WAITING, Background
 from tests.processes import Spawned, Spawner, wait_until
+from tests.straggler.doubles import Table, ThreadChannel
 from tests.straggler.jobs import printed, start
-from tests.straggler.ranks import Table, ThreadChannel
 
 
 class Leavable(ThreadChannel):

@@ -19,7 +19,7 @@ from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.sections import KEPT, MOST_SECTIONS, Sections
 from holdfast.straggler.session import Session
 from holdfast.straggler.settings import Settings
-from tests.straggler.sources import Told
+from tests.straggler.doubles import Told
 
 NOT_INITIALIZED: list[Callable[[], object]] = [
     lambda: Detector.detection_section("a"),

@@ -24,7 +24,7 @@ from holdfast.straggler.exchange import (
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.scores import Best, Own, References, Statistic, Summary, medians, summarise
 from holdfast.straggler.window import of_rows
-from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.doubles import ThreadChannel, run
 
 
 def references(

@@ -14,9 +14,8 @@ from holdfast.straggler.log_texts import VerdictNews
 from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import ESTIMATION_STEPS, ReportInterval, Session
 from holdfast.straggler.settings import Settings
-from tests.straggler.ranks import ThreadChannel, run
+from tests.straggler.doubles import Gpu, ThreadChannel, Told, run
 from tests.straggler.readings.history import verdict
-from tests.straggler.sources import Gpu, Told
 
 DATA_LOADING = dict(enumerate([0.961, 0.919, 0.941, 0.999, 1.0, 0.847, 0.591, 0.788]))
 FWD = dict(enumerate([0.994, 0.949, 0.994, 0.998, 1.0, 0.947, 0.991, 0.988]))

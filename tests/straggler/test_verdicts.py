@@ -22,7 +22,7 @@ from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import Session
 from holdfast.straggler.state_file import as_bytes
-from tests.straggler.ranks import Table, ThreadChannel, run
+from tests.straggler.doubles import Table, ThreadChannel, run
 from tests.straggler.test_session import ran, session
 
 RUNS = 5

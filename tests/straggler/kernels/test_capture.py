@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.straggler.kernels.source import BUSY, REPORTS_OPEN, Capture, KernelWindow
 from holdfast.straggler.sections import SectionContext, Sections
-from tests.straggler.sources import Told
+from tests.straggler.doubles import Told
 
 CEILING = 20.0
 

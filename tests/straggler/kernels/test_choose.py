@@ -16,8 +16,8 @@ from holdfast.straggler.kernels import choose as choosing
 from holdfast.straggler.kernels.choose import NO_DRIVER, NOT_YET, choose
 from holdfast.straggler.kernels.cupti import tool_in_the_way
 from holdfast.straggler.kernels.source import Capture, KernelSource, KernelWindow
+from tests.straggler.doubles import Told
 from tests.straggler.kernels.conftest import Run
-from tests.straggler.sources import Told
 
 
 def chosen(

@@ -12,7 +12,7 @@ import pytest
 from holdfast.straggler.kernels.cuda_events import MOST_PAIRS, CudaEventSource, TorchCuda
 from holdfast.straggler.kernels.source import REPORTS_OPEN, Capture, KernelWindow
 from holdfast.straggler.scores import Statistic
-from tests.straggler.sources import Gpu
+from tests.straggler.doubles import Gpu
 
 
 @pytest.fixture
