@@ -292,7 +292,7 @@ def test_a_job_between_two_cycles(
 def recorded(run: Path, node: str, kind: str, **fields: object) -> None:
     journal = Journal(str(run), node)
     journal.record(kind, **fields)
-    journal.close()
+    journal.close(timeout=30)
 
 
 def test_a_directory_in_which_nothing_runs(looked: Callable[..., str], tmp_path: Path) -> None:

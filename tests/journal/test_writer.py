@@ -29,7 +29,7 @@ def written(run_dir: Path, kind: str = "run_start", node: str = "a", **fields: o
     """The journal after one more record."""
     journal = Journal(str(run_dir), node)
     journal.record(kind, **fields)
-    journal.close()
+    journal.close(timeout=30)
     return read_run(str(run_dir))
 
 
@@ -39,8 +39,8 @@ def test_records_are_written_in_order_and_private(tmp_path: Path) -> None:
     for number in range(100):
         journal.record("first_step", step=number)
     wait_until(lambda: len(kinds(tmp_path)) == 100, what="they are on disk without a close")
-    journal.close()
-    journal.close()
+    journal.close(timeout=30)
+    journal.close(timeout=30)
     journal.record("late")
     events = read_run(str(tmp_path))
     assert [event.get("step") for event in events] == list(range(100))
@@ -53,7 +53,7 @@ def test_nothing_recorded_makes_no_file_and_no_thread(tmp_path: Path) -> None:
     threads = threading.active_count()
     journal = Journal(str(tmp_path), "a")
     assert threading.active_count() == threads
-    journal.close()
+    journal.close(timeout=30)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,7 +81,7 @@ def test_many_threads_lose_and_mix_nothing(tmp_path: Path) -> None:
 
 def test_a_signal_handler_may_record(tmp_path: Path) -> None:
     """At any moment: here hundreds of times in the middle of other records."""
-    journal = Journal(str(tmp_path), "a")
+    journal = Journal(str(tmp_path), "a", capacity=1 << 20)  # the alarms of a busy machine are many
     previous = signal.signal(signal.SIGALRM, lambda *_: journal.record("from_handler"))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
@@ -163,7 +163,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFi
     (tmp_path / "journal-a.jsonl").symlink_to(tmp_path / "elsewhere")
     journal = Journal(str(tmp_path), "a")
     journal.record("run_start")
-    journal.close()
+    journal.close(timeout=30)
     assert not (tmp_path / "elsewhere").exists()
     assert "symbolic link" in capfd.readouterr().err
 
@@ -172,7 +172,7 @@ def test_a_vanished_directory_is_one_warning(tmp_path: Path, capfd: pytest.Captu
     journal = Journal(str(tmp_path / "gone"), "a")
     for _ in range(10):
         journal.record("step")
-    journal.close()
+    journal.close(timeout=30)
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"[holdfast] warning: journal {tmp_path}/gone/journal-a.jsonl: No such file")
@@ -288,7 +288,7 @@ def test_the_newest_event_is_read_as_a_line_and_goes_with_the_writer(tmp_path: P
     assert {event.source for event in read_run(str(tmp_path))} == {"a"}
     (newest,) = tmp_path.glob("newest-*")
     assert stat.S_IMODE(newest.stat().st_mode) == 0o600
-    journal.close()
+    journal.close(timeout=30)
     assert [path.name for path in tmp_path.iterdir()] == ["journal-a.jsonl"]
 
 

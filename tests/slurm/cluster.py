@@ -65,7 +65,7 @@ def running(
 
     The environment of who calls is the daemons' environment too; jobs get that of `sbatch`.
     """
-    ports = _free_ports(4 + nodes)
+    ports = free_ports(4 + nodes)
     settings = Settings(
         folder, ports, nodes=nodes, gpus=gpus, accounting=accounting, node_timeout=node_timeout
     )
@@ -276,7 +276,7 @@ def _until_it_works(command: list[str], text: str) -> None:
         time.sleep(0.1)
 
 
-def _free_ports(count: int) -> tuple[int, ...]:
+def free_ports(count: int) -> tuple[int, ...]:
     """Below those that the kernel gives to connections, any of which may have taken one again before it is used."""
     free: list[int] = []
     with contextlib.ExitStack() as stack:

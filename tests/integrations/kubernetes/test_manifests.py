@@ -7,7 +7,6 @@ Does not cover: a cluster; these manifests were never run on one.
 from __future__ import annotations
 
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 
 from holdfast.fault_tolerance.launcher.command_line.options import read
 from tests.processes import Spawner, wait_until
+from tests.slurm.cluster import free_ports
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "kubernetes"
 INJECTED = {
@@ -127,9 +127,7 @@ def test_the_training_names_the_runtime_and_its_container() -> None:
 @pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
 def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Path, spawn: Spawner) -> None:
     """Two launchers with the pods' environment; the names of pods and the number of GPUs apart."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = str(listening.getsockname()[1])
+    port = str(*free_ports(1))
     here: dict[str, str] = {**environ(name), "PET_NPROC_PER_NODE": "1", "PET_FT_RUN_DIR": str(program.parent)}
     if name == "jobset.yaml":
         here["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{port}"
@@ -145,7 +143,7 @@ def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Pat
     pods = [spawn(command, env=here | ({node: str(rank)} if node in here else {})) for rank in (0, 1)]
     for pod in pods:
         pod.wait_for(r"rank \d of 2")
-    wait_until(lambda: {pod.out().count("of 2") for pod in pods} == {1}, 10, "a rank on each")
+    wait_until(lambda: {pod.out().count("of 2") for pod in pods} == {1}, what="a rank on each")
     pods[1].send_signal(15)
     assert [pod.wait() for pod in pods] == [75, 75]
     (places,) = {tuple(re.findall(r"saved at step (\d+)", pod.out())) for pod in pods}

@@ -264,7 +264,7 @@ thread.start()
 assert reached.wait(50)
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(60)
     Source.calls.clear()
     for name in ("mine", "other"):
         for _ in range(5):
