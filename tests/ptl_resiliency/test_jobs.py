@@ -188,7 +188,7 @@ def test_each_kind_of_fault_is_survived(spawn: Spawner, tmp_path: Path) -> None:
 
 @survivable
 @pytest.mark.variant
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_each_kind_of_fault_in_each_place_is_survived(spawn: Spawner, tmp_path: Path) -> None:
     survives(spawn, tmp_path, FAULTS)
 

@@ -120,7 +120,6 @@ def collectives(out: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
     reference = Job(spawn, tmp_path / "reference", LAUNCHER, epochs=40)
     undisturbed = reference.start()  # beside the first start of the other

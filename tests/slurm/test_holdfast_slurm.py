@@ -13,7 +13,7 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import START, Training, undisturbed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import os, signal, sys
