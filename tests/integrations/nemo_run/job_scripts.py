@@ -86,7 +86,7 @@ def attempt(script: Path, tmp_path: Path, ended: str, restart: int = 0, **enviro
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # `set -v` repeats the whole script there
         text=True,
-        timeout=30,
+        timeout=120,
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("[holdfast]")]
     ledger = script.parent / "char" / "char_job_results"

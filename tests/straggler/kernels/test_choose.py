@@ -277,7 +277,7 @@ def wheel(folder: Path, **environment: str) -> tuple[Path, str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     (built,) = (folder / "dist").iterdir()
