@@ -142,11 +142,7 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
             Kind.SHUT_DOWN,
             "rank 0: loss is NaN",
         ),
-        (
-            Evidence(None, True, account=Account(request="loss is NaN")),
-            Kind.SHUT_DOWN,
-            "loss is NaN",
-        ),
+        (Evidence(None, True, account=Account(request="loss is NaN")), Kind.SHUT_DOWN, "loss is NaN"),
         (Evidence(1, True, account=Account(request="loss is NaN")), Kind.SHUT_DOWN, "loss is NaN"),
         (
             Evidence(0, True, account=Account(request="loss is NaN")),

@@ -324,10 +324,6 @@ def _line(case: Case, number: int) -> str:
 def test_a_checkpoint_is_suspect_after_two_attempts_without_a_step(
     second: dict[str, object], third: dict[str, object], named: bool
 ) -> None:
-    attempts = (
-        attempt("P", 1, checkpoint="a"),
-        attempt("F", 2, **second),
-        attempt("F", 3, **third),
-    )
+    attempts = (attempt("P", 1, checkpoint="a"), attempt("F", 2, **second), attempt("F", 3, **third))
     why = decide(Chain(1, 0.0, attempts), Limits()).why
     assert ("after b was loaded; a was trained from" in why) == named

@@ -115,9 +115,7 @@ def test_xids_of_hardware_count_and_those_of_programs_do_not() -> None:
     assert finding.text.startswith("the GPU at 0000:aa:00: Xid 79")
 
 
-def test_the_kernels_log_is_read_from_the_last_load_of_the_driver_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_kernels_log_is_read_from_the_last_load_of_the_driver_on(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader.__new__(Reader)
     reader._log = KernelLog("/dev/null")
     records = iter([b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n", b"4,2,2,-;NVRM: loading NVIDIA UNIX x86_64\n",

@@ -189,11 +189,7 @@ def neighbours(state: str = "started") -> Entries:
 
 PAIRS: dict[str, Entries] = {
     "a send and a receive": neighbours(),
-    "all others in a collective": {
-        **neighbours(),
-        0: [of_all("started")],
-        3: [of_all("started")],
-    },
+    "all others in a collective": {**neighbours(), 0: [of_all("started")], 3: [of_all("started")]},
     "a receive behind the send": {
         **neighbours(),
         1: [transfer("send", 2), replace(transfer("recv", 2, "scheduled"), sequence=8)],
@@ -212,12 +208,7 @@ NO_PAIRS: dict[str, Entries] = {
     },
     "a third rank has not come": {**neighbours(), 0: [of_all("started")], 3: [transfer("recv", 0)]},
     "a collective of all": {number: [of_all("started")] for number in range(4)},
-    "another collective of the two": {
-        0: [of_all()],
-        1: [of_two()],
-        2: [of_two(sequence=8)],
-        3: [of_all()],
-    },
+    "another collective of the two": {0: [of_all()], 1: [of_two()], 2: [of_two(sequence=8)], 3: [of_all()]},
 }
 
 

@@ -386,11 +386,7 @@ def main(*frames: E.Frame) -> E.Thread:
             "thread '1', which is in job/train.py:12 upload(), thread '2', which is in job/train.py:12 upload() "
             "and 2 more",
         ),
-        (
-            [main(*SHUTDOWN)],
-            (),
-            "is at its exit, in python3.11/threading.py:1590 _shutdown()",
-        ),
+        ([main(*SHUTDOWN)], (), "is at its exit, in python3.11/threading.py:1590 _shutdown()"),
         ([main(*UPLOAD)], (), "is in job/train.py:12 upload()"),
         ([main()], (), "is at its exit: no Python frame is left"),
         ([], (), "is at an unknown place"),

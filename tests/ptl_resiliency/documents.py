@@ -115,11 +115,7 @@ LEFT_OPEN = {
 }
 
 # What documents 1 and 5 call `num_gpu_perf_scores_to_log`, NeMo's and later texts call `..._to_print`.
-NUMBERS = (
-    "num_gpu_perf_scores_to_log=3",
-    "num_gpu_perf_scores_to_log=0",
-    "num_gpu_perf_scores_to_print=5",
-)
+NUMBERS = ("num_gpu_perf_scores_to_log=3", "num_gpu_perf_scores_to_log=0", "num_gpu_perf_scores_to_print=5")
 
 
 def filled_in(snippet: str) -> str:

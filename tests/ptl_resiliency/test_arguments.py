@@ -19,11 +19,7 @@ from holdfast.callbacks.arguments import INSTEAD_OF_ROOT, named
 from holdfast.callbacks.straggler_findings import StragglerSettings
 from holdfast.callbacks.stragglers import LOGGER
 from holdfast.callbacks.supervision import Supervision
-from holdfast.fault_tolerance import (
-    FaultToleranceConfig,
-    RankMonitorClient,
-    RankMonitorClientError,
-)
+from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClient, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
 from holdfast.integrations import transformers
 from holdfast.ptl_resiliency import (
@@ -287,10 +283,7 @@ def test_without_a_launcher_the_error_says_what_to_run(
 
 
 def test_a_flag_that_cannot_be_made_fails_nothing(
-    ranked: Board,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    ranked: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "missing" / "flag"))
     callback = FaultToleranceCallback(True, True, exp_dir=tmp_path)
@@ -355,11 +348,7 @@ def test_autoresume_true_without_its_variable_is_one_line(
 @BOTH
 @pytest.mark.parametrize("named", [True, False])
 def test_by_default_the_flag_is_made_where_the_variable_is_set(
-    kind: type[Any],
-    named: bool,
-    ranked: Board,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Any], named: bool, ranked: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag") if named else "")
     trainer(tmp_path, kind(), max_steps=1).fit(TinyModel())

@@ -201,11 +201,7 @@ def test_a_hang_in_an_evaluation_by_itself_is_found(spawn: Spawner, tmp_path: Pa
 @pytest.mark.parametrize("kind", [FaultToleranceCallback, FaultToleranceSectionsCallback])
 @pytest.mark.parametrize("what", ["validate", "test"])
 def test_it_is_supervised_and_nothing_follows(
-    kind: type[Any],
-    what: str,
-    ranked: Board,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Any], what: str, ranked: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
     callback = kind(True, True, exp_dir=tmp_path / "state")

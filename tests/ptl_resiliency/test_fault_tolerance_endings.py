@@ -17,10 +17,7 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from holdfast.callbacks.supervision import Supervision
-from holdfast.fault_tolerance import (
-    WorkloadAction,
-    WorkloadControlRequest,
-)
+from holdfast.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from holdfast.fault_tolerance.board import Board
 from holdfast.ptl_resiliency import FaultToleranceCallback, FaultToleranceSectionsCallback
 from tests.processes import Spawned, Spawner
@@ -85,13 +82,7 @@ ROWS = {
     "`max_steps` reached": Row(True, True, "all", {"max_steps": 40}),
     "`max_epochs` reached": Row(True, True, "all", {"max_epochs": 2}),
     "`max_steps` reached already by the checkpoint": Row(True, False, "some", {"max_steps": 5}),
-    "`EarlyStopping`": Row(
-        True,
-        True,
-        "all",
-        {"max_epochs": 50},
-        callbacks=lambda: [Unhashable()],
-    ),
+    "`EarlyStopping`": Row(True, True, "all", {"max_epochs": 50}, callbacks=lambda: [Unhashable()]),
     "the end after the first batch, whatever requested it": Row(
         True, False, "some", on_step=at_step(5, stop)
     ),

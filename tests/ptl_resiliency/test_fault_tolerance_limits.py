@@ -56,10 +56,7 @@ def fit(callbacks: list[Any], folder: Path, **arguments: Any) -> None:
 
 
 def test_heartbeat_limits_of_one_job_bind_in_the_next(
-    ranked: Board,
-    checkpoint: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    ranked: Board, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "_ft_state.json"
     with caplog.at_level(logging.INFO, "nemo_logger.FaultToleranceCallback"):
@@ -88,10 +85,7 @@ def test_heartbeat_limits_of_one_job_bind_in_the_next(
 
 
 def test_what_is_said_while_section_limits_are_learned(
-    ranked: Board,
-    checkpoint: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    ranked: Board, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "nemo_logger.FaultToleranceCallback"):
         fit([FaultToleranceSectionsCallback(False, True, exp_dir=tmp_path)], tmp_path, max_steps=8)
@@ -127,11 +121,7 @@ def test_nothing_is_learned_or_loaded_unless_asked(
 @BOTH
 @pytest.mark.parametrize("text", ["", "{", '{"current_timeouts": {"heartbeat": {"initial": -1}}}', "[]"])
 def test_a_damaged_state_is_left_out(
-    kind: type[Any],
-    text: str,
-    ranked: Board,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    kind: type[Any], text: str, ranked: Board, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / kind.TIMEOUTS_FILENAME).write_text(text)
     trainer(tmp_path, kind(False, True, exp_dir=tmp_path), max_steps=1).fit(TinyModel())
@@ -303,10 +293,7 @@ def test_a_file_has_one_part(tmp_path: Path) -> None:
 
 
 def test_unknown_keys_and_the_oldest_form_are_read() -> None:
-    newer = {
-        "version": 3,
-        "current_timeouts": {"heartbeat": {**LEARNED, "of": "a newer version"}, "more": 1},
-    }
+    newer = {"version": 3, "current_timeouts": {"heartbeat": {**LEARNED, "of": "a newer version"}, "more": 1}}
     assert (
         kept_timeouts.parse(json.dumps(newer), "heartbeat")["current_timeouts"]["heartbeat"]["initial"]
         == 900.0

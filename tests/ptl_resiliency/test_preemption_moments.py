@@ -300,10 +300,7 @@ def test_a_training_after_one_that_was_preempted_puts_back_what_was_before_both(
 def test_lightnings_own_handlers_stay_out_of_force(tmp_path: Path) -> None:
     found: list[Any] = []
     moments = ("fit start", "validation at 0", "train 0", "validation at 3 batch 0")
-    fit(
-        tmp_path,
-        dict.fromkeys(moments, lambda: found.append(signal.getsignal(signal.SIGTERM))),
-    )
+    fit(tmp_path, dict.fromkeys(moments, lambda: found.append(signal.getsignal(signal.SIGTERM))))
     assert len(found) == 4 and len(set(found)) == 1
     assert "holdfast" in type(found[0].__self__).__module__
 

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.straggler import exchange as module
 from holdfast.straggler import scores
-from holdfast.straggler.exchange import (
-    Exchange,
-    Gathered,
-    Layout,
-    Snapshot,
-    Tables,
-    judged,
-    key,
-    pack,
-)
+from holdfast.straggler.exchange import Exchange, Gathered, Layout, Snapshot, Tables, judged, key, pack
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.scores import Best, Own, References, Statistic, Summary, medians, summarise
 from holdfast.straggler.window import of_rows

@@ -15,16 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.straggler.gpu_facts import (
-    FIELDS,
-    IDLE,
-    UNKNOWN,
-    Gpu,
-    GpuFacts,
-    identified,
-    told,
-    typical,
-)
+from holdfast.straggler.gpu_facts import FIELDS, IDLE, UNKNOWN, Gpu, GpuFacts, identified, told, typical
 from tests.straggler.kernels.conftest import build_nvml
 
 HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x8, 0x4

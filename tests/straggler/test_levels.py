@@ -334,8 +334,7 @@ def test_a_rank_on_another_node_starts_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "stale"),
-    [(0.06, -0.5), *product([0.06, 0.3], [-3.0, 3.0, math.inf, math.nan, 3e38])],
+    ("now", "stale"), [(0.06, -0.5), *product([0.06, 0.3], [-3.0, 3.0, math.inf, math.nan, 3e38])]
 )
 def test_a_restored_level_that_is_implausible_is_learned_anew(now: float, stale: float) -> None:
     """It was unlike its group and is unlike itself: another job's, or another model's."""

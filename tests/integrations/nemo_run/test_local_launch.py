@@ -41,10 +41,7 @@ def test_a_local_run_restarts_and_gets_its_limits(
     tools = Path(python).parent  # `ft_launcher` is the command of this environment
     run = spawn(
         [python, "-c", DRIVER, tmp_path, TRAINING],
-        env={
-            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
-        },
+        env={"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
     )
     assert run.wait(120) == 0, run.output()[-4000:]
     told = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("?-?.json")}

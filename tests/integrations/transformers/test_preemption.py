@@ -312,8 +312,7 @@ def same_weights(folder: Path, file: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    LOADS_TO_CPU_0,
-    reason=f"transformers {VERSION} loads the optimizer to cpu:0, and torch 2.13 refuses it",
+    LOADS_TO_CPU_0, reason=f"transformers {VERSION} loads the optimizer to cpu:0, and torch 2.13 refuses it"
 )
 def test_a_killed_and_a_preempted_job_end_with_the_weights_of_an_undisturbed_one(
     spawn: Spawner, tmp_path: Path

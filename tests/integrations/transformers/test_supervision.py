@@ -103,12 +103,7 @@ def test_sections_name_what_the_trainer_does(tmp_path: Path, ranked: Ranked) -> 
     assert {
         name: [section.name for section in seen[name].open_sections]
         for name in ("begin", "step", "saving", "saved")
-    } == {
-        "begin": ["setup"],
-        "step": ["step"],
-        "saving": ["checkpointing"],
-        "saved": [],
-    }
+    } == {"begin": ["setup"], "step": ["step"], "saving": ["checkpointing"], "saved": []}
 
 
 def test_limits_are_learned_by_the_second_job_and_loaded_by_the_third(
@@ -176,8 +171,7 @@ class Asking(TrainerCallback):
 
 
 @pytest.mark.skipif(
-    not HAS_RUN_EPOCH,
-    reason=f"transformers {VERSION} has no Trainer._run_epoch, and trains one more step",
+    not HAS_RUN_EPOCH, reason=f"transformers {VERSION} has no Trainer._run_epoch, and trains one more step"
 )
 def test_with_all_steps_done_a_start_trains_none_and_makes_the_flag(
     tmp_path: Path, ranked: Ranked, flag: Path

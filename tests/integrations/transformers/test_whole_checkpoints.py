@@ -64,11 +64,7 @@ def test_a_half_written_checkpoint_is_not_gone_on_from(
 
 @pytest.mark.parametrize(
     ("limit", "complete", "incomplete"),
-    [
-        (1, {12}, set()),
-        (3, {5, 10, 12}, set()),
-        (None, {5, 10, 12}, {15}),
-    ],
+    [(1, {12}, set()), (3, {5, 10, 12}, set()), (None, {5, 10, 12}, {15})],
 )
 def test_rotation_removes_incomplete_checkpoints_first(
     tmp_path: Path, limit: int | None, complete: set[int], incomplete: set[int]
