@@ -227,7 +227,7 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
     ),
     "the holder of a file lock waits in the collective": (
         case(rank(0, pid=4711), rank(1, "flock"), rank(2)),
-        (1, "lock", HIGH),
+        (1, "lock", MEDIUM),
     ),
     "the holder of the file lock for which all others wait is in the collective": (
         case(rank(0, pid=4711), rank(1, "flock"), rank(2, "flock")),

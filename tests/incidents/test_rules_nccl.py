@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.faults.nccl_evidence import INCIDENTS
+from benchmarks.faults.nccl_evidence import BUSY, INCIDENTS, Job
 from holdfast.incidents import judge
 
 
@@ -22,3 +22,22 @@ def test_judge_names_what_the_culprit_missed_first() -> None:
     assert "(sequence 90211)" in judge(jobs["sleeps_upstream"].fragments()).verdict.sentence
     group = judge(jobs["uneven_all_to_all"].fragments()).verdict.sentence
     assert group.startswith("Ranks 8-15 wait in all_to_all") and "others wait for them" in group
+
+
+@pytest.mark.parametrize("state", ["scheduled", "completed"])
+def test_judge_takes_an_old_collective_of_gloo_for_no_wait(state: str) -> None:
+    """Its recorder does not always show completion: without that it says nothing, also beside NCCL's."""
+    job = Job(nodes=2)
+    for rank in job.everyone:
+        entry = {"operation": "nccl:all_reduce", "group": "1", "members": [*job.everyone], "p2p": False}
+        entry |= {"sizes": "[[8]]", "dtype": "Float", "peer": None}
+        own = dict(entry, sequence=41, state="completed", ago=601.0, backend="nccl")
+        job.ranks[rank]["collectives"] = [
+            dict(own, sequence=7, ago=900.0, group="2", backend="gloo", state=state)
+        ]
+        job.ranks[rank]["collectives"].append(own)
+        if rank != 9:
+            job.ranks[rank]["collectives"].append(dict(own, sequence=42, state="scheduled", ago=600.0))
+    job.sits(9, BUSY, "train/loop.py:202 Trainer.collect")
+    verdict = judge(job.fragments()).verdict
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (9, "user_code", "high"), verdict.sentence

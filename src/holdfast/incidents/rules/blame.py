@@ -142,6 +142,8 @@ def _outside(job: JobView) -> Verdict | None:
         confidence = MEDIUM if is_alone else LOW
     elif doing.strength is Strength.WEAK and _may_wait_for_peer(job, culprit):
         confidence = LOW
+    elif culprit.rank in held_up:
+        confidence = MEDIUM  # a circle: it waits for a rank that waits for it
     elif doing.strength > Strength.WEAK and is_alone and job.is_complete and waits > Strength.WEAK:
         confidence = HIGH
     else:
@@ -215,7 +217,9 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
         view.activity.kind == Kind.USER_CODE and is_computing(view.evidence) for view in outside
     ):
         text = f"no hang found: all {len(outside)} ranks are busy and none is waiting for another"
-        return against_nobody(Kind.SLOW, f"{text}. The limit may be too short", MEDIUM)
+        # A wait for the GPU is busy too.
+        confidence = LOW if any(view.may_wait_for_gpu for view in outside) else MEDIUM
+        return against_nobody(Kind.SLOW, f"{text}. The limit may be too short", confidence)
     same = {(view.activity.kind, view.activity.place) for view in outside}
     if len(outside) > 1 and len(same) == 1 and len(still) != 1:
         kind, text = outside[0].activity.kind, outside[0].activity.text
@@ -371,11 +375,14 @@ def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confide
     """Without a passed limit a long silence makes it likely, the rest is a guess.
 
     What a lock within the process is waited for, a thread, a child or another service, is not in the evidence: that
-    wait is never certain. The kernel knows the owner of a file lock.
+    wait is never certain. The kernel knows the owner of a file lock. Nor is the far end of a connection, where it may
+    be a rank on another node.
     """
     process = culprit.evidence.process
     owner_is_known = process is not None and process.system_call.target is Target.LOCK
-    if culprit.activity.kind == Kind.LOCK and not owner_is_known and confidence == HIGH:
+    far_end_is_known = len(job.nodes) == 1 or (process is not None and process.system_call.pid > 0)
+    known = {Kind.LOCK: owner_is_known, Kind.NETWORK: far_end_is_known}
+    if not known.get(culprit.activity.kind, True) and confidence == HIGH:
         confidence = MEDIUM
     if job.is_suspected or job.failed:
         return confidence

@@ -90,7 +90,12 @@ def _sink(job: JobView) -> Verdict | None:
             or len(views) > 2
         )
         if len(found) == 1 and is_sure:
-            return _absent(views[next(iter(found))], edge, job)
+            culprit = views[next(iter(found))]
+            own = sorted(waits_in(culprit), key=lambda entry: -entry.ago)
+            others_in = _instead(own[0], [view for view in job.waiting if view is not culprit]) if own else []
+            if len(others_in) == 1:
+                return None  # others wait for it, and it waits in vain: one of two ranks is in the wrong collective
+            return _absent(culprit, edge, own, others_in, job)
         if len(edge.waiters) == 1 and 1 < len(found) == len(views) - 1 and edge.waiters[0] in views:
             ahead = views[edge.waiters[0]]
             if _went_on(ahead, job):
@@ -101,12 +106,13 @@ def _sink(job: JobView) -> Verdict | None:
     return None
 
 
-def _absent(culprit: RankView, edge: Edge, job: JobView) -> Verdict:
-    """In words, what it left out."""
+def _absent(
+    culprit: RankView, edge: Edge, own: list[Collective], others_in: list[Collective], job: JobView
+) -> Verdict:
+    """In words, what it left out, with what it waits in itself, and what the others entered in that one's place."""
     others = [view for view in job.waiting if view is not culprit]
     others.sort(key=lambda view: view.rank not in edge.waiters)
     waiter, entries = others[0], culprit.evidence.collectives
-    own = sorted(waits_in(culprit), key=lambda entry: -entry.ago)
     theirs = [entry for view in others for entry in waits_in(view)]
     theirs.sort(key=lambda entry: recorder.reached(entries, entry))
     where = recorder.described(theirs[0]) if theirs else waiter.activity.operation
@@ -124,13 +130,17 @@ def _absent(culprit: RankView, edge: Edge, job: JobView) -> Verdict:
     elif edge.via is Via.TEARDOWN:
         text = f"is at its end, in {operation}, and never came to the collective of the others"
     elif edge.via is Via.GPU:
+        entered = [entry for entry in theirs if recorder.reached(entries, entry)]
+        where = recorder.described((entered or theirs or own)[0])
         text = f"has enqueued {where}, and its GPU has not begun it: an earlier kernel there does not end"
     elif edge.via is Via.PEER:
         kind = MISMATCHED
         text = f"is in {operation}; rank {waiter.rank} waits in {waiter.activity.operation} for it"
-    elif own and (others_in := _instead(own[0], others)):
+    elif others_in:
         kind = MISMATCHED
-        text = f"is in {recorder.described(own[0])}, where the others were in {recorder.described(others_in)}"
+        text = (
+            f"is in {recorder.described(own[0])}, where the others were in {recorder.described(others_in[0])}"
+        )
     else:
         doing = f"waits in {recorder.described(own[0])}" if own else culprit.activity.text
         text = f"{doing} and never came to {where}, in which the others wait"
@@ -153,8 +163,8 @@ def _went_on(ahead: RankView, job: JobView) -> bool:
     )
 
 
-def _instead(entry: Collective, others: list[RankView]) -> Collective | None:
-    """What all others entered in the place of this collective, if it was another one."""
+def _instead(entry: Collective, others: list[RankView]) -> list[Collective]:
+    """What all others entered in the place of this collective, if none entered this one."""
     same = [
         each
         for view in others
@@ -162,7 +172,7 @@ def _instead(entry: Collective, others: list[RankView]) -> Collective | None:
         if each.sequence == entry.sequence and recorder.group_of(each) == recorder.group_of(entry)
     ]
     is_other = all(recorder.signature(each) != recorder.signature(entry) for each in same)
-    return same[0] if same and is_other else None
+    return same if is_other else []
 
 
 def _in_another_collective(job: JobView) -> Verdict | None:

@@ -237,12 +237,14 @@ def _common_place(views: Sequence[RankView], ranks: int) -> str | None:
 
 
 def waits_in(view: RankView) -> list[Collective]:
-    """The collectives in which a rank waits: the oldest pending one of each group, else the newest one."""
+    """The collectives in which a rank waits: the oldest pending one of each group; without recorded completion, the
+    newest one of all."""
     entries = view.evidence.collectives
-    if recorder.records_completion(entries):
-        return [entry for entry in recorder.oldest_pending(entries).values() if not entry.p2p]
+    found = [entry for entry in recorder.oldest_pending(entries).values() if not entry.p2p]
     last = recorder.latest([entry for entry in entries if not entry.p2p])
-    return [last] if last is not None and view.activity.waits_for_peers else []
+    if last is None or last.backend in recorder.recorded(entries) or not view.activity.waits_for_peers:
+        return found
+    return [last, *found]
 
 
 def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
@@ -262,7 +264,10 @@ def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
         for sequence in sorted({*sorted(by_sequence)[:2], last}):
             waiters = by_sequence[sequence]
             entry = next(iter(waiters.values()))
-            is_proof = all(recorder.records_completion(views[rank].evidence.collectives) for rank in waiters)
+            is_proof = all(
+                each.backend in recorder.recorded(views[rank].evidence.collectives)
+                for rank, each in waiters.items()
+            )
             known = [views[rank].evidence for rank in entry.members or entered[group] if rank in views]
             missing = [
                 each.rank

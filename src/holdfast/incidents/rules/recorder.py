@@ -2,8 +2,8 @@
 
 A GPU's collectives are enqueued ahead of their execution, so the one in which a rank is stuck is the oldest that is not
 completed, of each process group. Numbers are compared within one group only.
-Does not cover: a recorder that does not record completion (gloo's). There the newest entry counts as the one in which
-a rank waits, if its stack shows that it waits in a collective.
+Does not cover: a backend without recorded completion (gloo), also beside NCCL. There the newest entry counts as the one
+in which a rank waits, if its stack shows that it waits in a collective.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ def group_of(entry: Collective) -> Group:
     return (entry.group, len(entry.members), *entry.members[:2], *entry.members[-1:])
 
 
+def recorded(entries: Sequence[Collective]) -> frozenset[str]:
+    """Backends whose completed collectives the recorder distinguishes from others: gloo's it does not always."""
+    return frozenset(
+        entry.backend
+        for entry in entries
+        if entry.state in _DONE or entry.state == STARTED or entry.backend == "nccl"
+    )
+
+
 def records_completion(entries: Sequence[Collective]) -> bool:
-    """Whether the recorder distinguishes completed collectives from others: gloo's does not always."""
-    return any(entry.state in _DONE or entry.state == STARTED or entry.backend == "nccl" for entry in entries)
+    """Whether it does so for any of these."""
+    return bool(recorded(entries))
 
 
 def is_missing(rank: RankEvidence) -> bool:
@@ -41,17 +50,20 @@ def is_missing(rank: RankEvidence) -> bool:
 def oldest_pending(entries: Sequence[Collective]) -> dict[tuple[object, ...], Collective]:
     """The oldest entry that is not completed, by group, and by peer for sends and receives."""
     found: dict[tuple[object, ...], Collective] = {}
-    if records_completion(entries):
-        for entry in entries:
-            key = (*group_of(entry), entry.p2p, entry.peer, entry.p2p and is_send(entry))
-            if entry.state not in _DONE and (key not in found or entry.sequence < found[key].sequence):
-                found[key] = entry
+    backends = recorded(entries)
+    for entry in entries:
+        if entry.backend not in backends or entry.state in _DONE:
+            continue
+        key = (*group_of(entry), entry.p2p, entry.peer, entry.p2p and is_send(entry))
+        if key not in found or entry.sequence < found[key].sequence:
+            found[key] = entry
     return found
 
 
 def all_completed(entries: Sequence[Collective]) -> bool:
     """Whether the recorder shows that the rank waits in no collective. gloo's has no sends and receives."""
-    return records_completion(entries) and not oldest_pending(entries)
+    last = latest(entries)
+    return last is not None and last.backend in recorded(entries) and not oldest_pending(entries)
 
 
 def latest(entries: Sequence[Collective]) -> Collective | None:
