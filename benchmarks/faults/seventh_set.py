@@ -186,7 +186,7 @@ def _(point: InjectionPoint) -> None:
     """A scripted function, which runs without the interpreter, iterates until a number is exact."""
     import torch
 
-    code = "def settle(x: float) -> float:\n  while x != 0.5:\n    x = 1.0 - x\n  return x"
+    code = "def settle(x: float) -> float:\n  while x != 0.5:\n    x = 1.0 - x\n  return x\n"
     torch.jit.CompilationUnit(code).settle(0.1)
 
 
@@ -333,16 +333,17 @@ def _(point: InjectionPoint) -> None:
     program.swap(torch.zeros(8, dtype=torch.float64), [*leave], arrive)
 
 
-@_nine("wrong_splits", "mismatched_collective", ("exchange",), layouts=THREE, hangs=None)
-@also("missing_collective", "it sends none of what its peers still expect of it")
+# The one that aborts is the one that received too much. Its text names no peer, and all end within a moment.
+@_nine("wrong_splits", "mismatched_collective", ("exchange",), layouts=THREE, hangs=False, blames=NO_RANK)
+@also("unknown", "nothing that is left shows which rank has sent too much")
 def _(point: InjectionPoint) -> None:
-    """One rank counts its tokens wrongly, and sends one expert three more and another one less."""
+    """One rank counts its tokens wrongly, and sends an expert three more than it expects; gloo aborts that rank."""
     import torch
 
     program: Any = sys.modules["__main__"]
     arrive = [len(program.MINE)] * point.world
     leave = [len(track) for track in program.TRACKS]
-    leave[point.rank - 1] += 3
+    leave[point.rank - 1] += 3 * (point.rank == point.chosen)
     program.swap(torch.zeros(sum(leave), dtype=torch.float64), leave, arrive)
 
 
