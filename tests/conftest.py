@@ -45,7 +45,7 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 # What a test file has none of if it starts no process, sleeps nowhere and needs no framework.
 IMPURE = re.compile(
-    r"Spawner|Jobs\b|Cluster\b|subprocess|multiprocessing|os\.fork|Popen|sleep\(|small_disk|Thread\(|"
+    r"Spawner|Jobs\b|Cluster\b|subprocess|multiprocessing|os\.fork|Popen|sleep\(|small_disk|(?<!\bE\.)Thread\(|"
     r"(import|from) (torch|lightning|pytorch_lightning|transformers|matplotlib|tests\.(nodes|launcher|slurm)\.)"
 )
 

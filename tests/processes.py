@@ -55,14 +55,22 @@ def alive(pid: int) -> bool:
         return False
 
 
+def free_ports(count: int) -> tuple[int, ...]:
+    """Ports that are free now, and below those that the kernel gives to connections: these may take one meanwhile."""
+    free: list[int] = []
+    with contextlib.ExitStack() as stack:
+        for port in random.SystemRandom().sample(range(10_000, 20_000), 1_000):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("", port))
+                free.append(port)
+            if len(free) == count:
+                return tuple(free)
+    raise OSError(f"there are no {count} free ports")
+
+
 def free_port() -> int:
-    """A port of loopback that is free now, and below those that the kernel gives to who asks for any."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.SystemRandom().randrange(max(1024, first - 20_000), first)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
+    """One of them."""
+    return free_ports(1)[0]
 
 
 class Spawned:

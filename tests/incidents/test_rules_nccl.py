@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.faults.nccl_evidence import BUSY, INCIDENTS, Job
@@ -28,16 +30,17 @@ def test_judge_names_what_the_culprit_missed_first() -> None:
 def test_judge_takes_an_old_collective_of_gloo_for_no_wait(state: str) -> None:
     """Its recorder does not always show completion: without that it says nothing, also beside NCCL's."""
     job = Job(nodes=2)
+    last: dict[str, Any] = {
+        "operation": "nccl:all_reduce",
+        "group": "1",
+        "members": [*job.everyone],
+        "sizes": "[[8]]",
+    }
+    last |= {"dtype": "Float", "sequence": 41, "state": "completed", "ago": 601.0, "backend": "nccl"}
+    of_gloo = last | {"group": "2", "ago": 900.0, "backend": "gloo", "state": state}
     for rank in job.everyone:
-        entry = {"operation": "nccl:all_reduce", "group": "1", "members": [*job.everyone], "p2p": False}
-        entry |= {"sizes": "[[8]]", "dtype": "Float", "peer": None}
-        own = dict(entry, sequence=41, state="completed", ago=601.0, backend="nccl")
-        job.ranks[rank]["collectives"] = [
-            dict(own, sequence=7, ago=900.0, group="2", backend="gloo", state=state)
-        ]
-        job.ranks[rank]["collectives"].append(own)
-        if rank != 9:
-            job.ranks[rank]["collectives"].append(dict(own, sequence=42, state="scheduled", ago=600.0))
+        pending = [] if rank == 9 else [last | {"sequence": 42, "state": "scheduled", "ago": 600.0}]
+        job.ranks[rank]["collectives"] = [of_gloo, last, *pending]
     job.sits(9, BUSY, "train/loop.py:202 Trainer.collect")
     verdict = judge(job.fragments()).verdict
     assert (verdict.rank, verdict.kind, verdict.confidence) == (9, "user_code", "high"), verdict.sentence

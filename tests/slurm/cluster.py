@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import free_ports
 from tests.slurm.settings import CONTROLLER, Settings
 
 REQUIRED = "HOLDFAST_REQUIRE_SLURM"
@@ -274,16 +273,3 @@ def _until_it_works(command: list[str], text: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"MariaDB did not answer within {ANSWERS:g} s")
         time.sleep(0.1)
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Below those that the kernel gives to connections, any of which may have taken one again before it is used."""
-    free: list[int] = []
-    with contextlib.ExitStack() as stack:
-        for port in random.sample(range(10_000, 20_000), 1_000):
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.socket()).bind(("", port))
-                free.append(port)
-            if len(free) == count:
-                return tuple(free)
-    raise OSError(f"there are no {count} free ports")

@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from holdfast.fault_tolerance.launcher.command_line.options import read
-from tests.processes import Spawner, wait_until
-from tests.slurm.cluster import free_ports
+from tests.processes import Spawner, free_port, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "kubernetes"
 INJECTED = {
@@ -127,7 +126,7 @@ def test_the_training_names_the_runtime_and_its_container() -> None:
 @pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
 def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Path, spawn: Spawner) -> None:
     """Two launchers with the pods' environment; the names of pods and the number of GPUs apart."""
-    port = str(*free_ports(1))
+    port = str(free_port())
     here: dict[str, str] = {**environ(name), "PET_NPROC_PER_NODE": "1", "PET_FT_RUN_DIR": str(program.parent)}
     if name == "jobset.yaml":
         here["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{port}"

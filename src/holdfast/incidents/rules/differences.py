@@ -131,7 +131,7 @@ def _absent(
         text = f"is at its end, in {operation}, and never came to the collective of the others"
     elif edge.via is Via.GPU:
         entered = [entry for entry in theirs if recorder.reached(entries, entry)]
-        where = recorder.described((entered or theirs or own)[0])
+        where = recorder.described((entered or own)[0])
         text = f"has enqueued {where}, and its GPU has not begun it: an earlier kernel there does not end"
     elif edge.via is Via.PEER:
         kind = MISMATCHED

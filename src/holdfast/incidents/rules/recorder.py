@@ -38,7 +38,7 @@ def recorded(entries: Sequence[Collective]) -> frozenset[str]:
 
 
 def records_completion(entries: Sequence[Collective]) -> bool:
-    """Whether it does so for any of these."""
+    """Whether the recorder shows the completion of any of these."""
     return bool(recorded(entries))
 
 
