@@ -375,14 +375,11 @@ def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confide
     """Without a passed limit a long silence makes it likely, the rest is a guess.
 
     What a lock within the process is waited for, a thread, a child or another service, is not in the evidence: that
-    wait is never certain. The kernel knows the owner of a file lock. Nor is the far end of a connection, where it may
-    be a rank on another node.
+    wait is never certain. The kernel knows the owner of a file lock.
     """
     process = culprit.evidence.process
     owner_is_known = process is not None and process.system_call.target is Target.LOCK
-    far_end_is_known = len(job.nodes) == 1 or (process is not None and process.system_call.pid > 0)
-    known = {Kind.LOCK: owner_is_known, Kind.NETWORK: far_end_is_known}
-    if not known.get(culprit.activity.kind, True) and confidence == HIGH:
+    if culprit.activity.kind == Kind.LOCK and not owner_is_known and confidence == HIGH:
         confidence = MEDIUM
     if job.is_suspected or job.failed:
         return confidence
