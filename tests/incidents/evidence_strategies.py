@@ -99,4 +99,6 @@ def scrambled(value: Any, words: Any) -> Any:
             changes[each.name] = scrambled(part, words)
         else:
             changes[each.name] = tuple(words() for _ in part) if isinstance(part, tuple) else words()
+            if each.name == "peer":  # that a socket is a TCP connection shows in this alone
+                changes[each.name] = (changes[each.name] or "10.0.0.7:29500") if part else ""
     return replace(value, **changes)

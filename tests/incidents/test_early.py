@@ -104,6 +104,7 @@ class Simulation:
     def do(self, *what: tuple[str, bool]) -> None:
         """Each rank its own; the last is for all that follow."""
         for rank in self.ranks:
+            rank.ran += rank.does == IS_STOPPED  # it is continued, and so runs before it is stopped again
             rank.does = what[min(rank.number, len(what) - 1)]
 
     def step(self, seconds: float = 0.2) -> None:

@@ -185,7 +185,7 @@ class SystemCall:
     path: str = ""
     """The file, or the kernel's name of the object: `/mnt/data/part-7`, `socket:[1]`."""
     peer: str = ""
-    """The far end of a TCP connection: `10.0.0.7:29500`."""
+    """The far end of a TCP connection: `10.0.0.7:29500`; empty: it is none. Rules read only whether there is one."""
     pid: int = 0
     """The process that is waited for; 0: not known."""
 
