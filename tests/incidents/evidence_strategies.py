@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, get_type_hints
@@ -86,8 +86,8 @@ ANY_CASES = st.lists(some(E.NodeEvidence, ANY), max_size=3).map(lambda nodes: E.
 ANY_JUDGEMENTS = some(Judgement, ANY)
 
 
-def scrambled(value: Any, words: Any) -> Any:
-    """The same evidence with other texts; `words()` gives one."""
+def scrambled(value: Any, words: Callable[[str], str]) -> Any:
+    """The same evidence with other texts; `words` gives one for each."""
     if isinstance(value, tuple):
         return tuple(scrambled(each, words) for each in value)
     if not is_dataclass(value) or isinstance(value, type):
@@ -98,7 +98,7 @@ def scrambled(value: Any, words: Any) -> Any:
         if each.name not in TEXTS.get(type(value), ()):
             changes[each.name] = scrambled(part, words)
         else:
-            changes[each.name] = tuple(words() for _ in part) if isinstance(part, tuple) else words()
+            changes[each.name] = tuple(map(words, part)) if isinstance(part, tuple) else words(part)
             if each.name == "peer":  # that a socket is a TCP connection shows in this alone
                 changes[each.name] = (changes[each.name] or "10.0.0.7:29500") if part else ""
     return replace(value, **changes)

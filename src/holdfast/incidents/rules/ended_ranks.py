@@ -13,7 +13,7 @@ from ..classify import DYING, DYING_WITH_GPU
 from ..evidence import Nature
 from ..verdict import HIGH, LOW, MEDIUM, Kind, Strength, Verdict
 from . import recorder
-from .exits import COLLATERAL, End, Role
+from .exits import COLLATERAL, End, Role, exception
 from .graph import JobView, RankView
 from .places import is_own
 from .sentence import against, against_nobody, called, ranks, seconds, short
@@ -40,7 +40,8 @@ def first_failure(job: JobView, ends: Sequence[End]) -> Verdict | None:
         rivals = [other for other in causes if other is not first]
     victims = [end.rank.rank for end in ends if end is not first and end.role is not Role.DONE]
     raised = first.rank.raised
-    if rivals and raised and raised.nature is Nature.OWN and {end.text for end in rivals} == {first.text}:
+    exceptions = {exception(end.rank.raised) if end.rank.raised else None for end in (first, *rivals)}
+    if rivals and raised and raised.nature is Nature.OWN and len(exceptions) == 1:
         same = [end.rank.rank for end in (first, *rivals)]
         followers = sorted({first.rank.rank, *victims} - set(same))
         followed = f"; {ranks(followers)} followed" if followers else ""

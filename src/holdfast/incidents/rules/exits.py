@@ -82,8 +82,12 @@ def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Seque
         if rank.exit and rank.exit.kept_by
         else ""
     )
-    message = f"{raised.type}: {raised.message}" if raised.message else raised.type
-    return End(rank, role, kind, f"raised {short(message, 120)}{kept}", when)
+    return End(rank, role, kind, f"raised {exception(raised)}{kept}", when)
+
+
+def exception(raised: Raised) -> str:
+    """`KeyError: 'x'`: ranks for which it is the same raised the same."""
+    return short(f"{raised.type}: {raised.message}" if raised.message else raised.type, 120)
 
 
 def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFault]) -> End:
