@@ -85,6 +85,6 @@ def run(spawn: Spawner, folder: Path, kind: str, seed: int) -> Job:
     store = f"file://{folder / f'{kind}-{seed}'}"
     env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
     job = spawn.python(PROGRAMS / "injected.py", store, str(RANKS), kind, str(seed), env=env)
-    assert job.wait(CEILING) == 0, job.output()
+    assert job.wait(2 * CEILING) == 0, job.output()
     reports = [tuple(json.loads(line)) for line in job.out().splitlines() if line.startswith("[[")]
     return Job(kind, culprit(seed, RANKS), reports)
