@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.fault_tolerance.board import Board, Limits
 from holdfast.incidents.evidence import Missing, StackSource
 from tests.incidents.armed_ranks import Rank
 from tests.processes import Spawner, wait_until
@@ -194,18 +195,18 @@ def test_nowhere_to_leave_anything(spawn: Spawner, tmp_path: Path) -> None:
 
 
 LATE = """
-import warnings
-def count():
-    return len(os.listdir("/proc/self/task"))
-say("begun", count())
+import json
+def armed():
+    prefix = os.environ["FT_RANK_MONITOR_IPC_SOCKET"].removesuffix(".board")
+    return json.load(open(prefix + ".armed"))["thread"], os.path.exists(prefix + ".ask")
 import torch.distributed.distributed_c10d as c10d
 said = c10d._update_default_pg
 import torch
 dist = torch.distributed
-before = count()
+say("before", *armed())
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+say("after", *armed())
 say("traces", c10d._update_default_pg is said, c10d._update_default_pg.__name__)
-say("ready")
 dist.destroy_process_group()
 say("end")
 """
@@ -214,14 +215,12 @@ say("end")
 def test_the_thread_comes_with_the_first_process_group(spawn: Spawner, tmp_path: Path) -> None:
     rank = Rank(spawn, tmp_path, LATE)
     assert rank.process.wait() == 0, rank.process.err()
-    assert rank.process.out().splitlines() == ["begun 1", "traces False _update_default_pg", "ready", "end"]
-    assert (rank.armed() or {})["thread"] is True
-
-
-def test_without_a_process_group_there_is_no_thread(spawn: Spawner, tmp_path: Path) -> None:
-    rank = Rank(spawn, tmp_path, "import torch.distributed.distributed_c10d\nsay('ready')")
-    assert rank.process.wait() == 0
-    assert (rank.armed() or {})["thread"] is False and not Path(f"{rank.prefix}.ask").exists()
+    assert rank.process.out().splitlines() == [
+        "before False False",
+        "after True True",
+        "traces False _update_default_pg",
+        "end",
+    ]
 
 
 CLIENT = """
@@ -237,8 +236,6 @@ here()
 
 
 def test_a_client_arms_a_rank_that_is_not_the_launchers(spawn: Spawner, tmp_path: Path) -> None:
-    from holdfast.fault_tolerance.board import Board, Limits
-
     board = Board.create(str(tmp_path / "0.board"), Limits(None, None, {}, None))
     (tmp_path / "link").symlink_to(tmp_path / "0.board")  # as a RankMonitorServer does
     process = spawn(
@@ -280,8 +277,6 @@ print("same", there() == before, os.path.exists(sys.argv[1]), number)
 
 
 def test_a_client_that_goes_takes_all_of_it_along(spawn: Spawner, tmp_path: Path) -> None:
-    from holdfast.fault_tolerance.board import Board, Limits
-
     board = Board.create(str(tmp_path / "0.board"), Limits(None, None, {}, None))
     process = spawn.python(
         AGAIN, str(tmp_path / "0.armed"), env={"FT_RANK_MONITOR_IPC_SOCKET": str(tmp_path / "0.board")}

@@ -90,16 +90,21 @@ def test_report_without_a_rank_has_the_meaning_of_the_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "facts"),
+    ("name", "parts"),
     [
-        ("out_of_memory", ("rank 1", "node gpu-12")),
-        ("old_rules", ("u/data.py:12 augment()", "all_reduce (sequence 6)")),
+        ("out_of_memory", ("Next step: Lower the memory use of rank 1", "the limit on node gpu-12")),
+        ("old_rules", ("u/data.py:12 augment()", "not in all_reduce (sequence 6)")),
+        ("exception", ("rank 0 ended as a result, 0.05 s before the snapshot: RuntimeError: [gloo]",)),
+        (
+            "two_nodes",
+            (" 1 of 3 nodes: no report received ", "collectives of rank 5: the helper thread did not"),
+        ),
     ],
 )
-def test_next_step_has_the_facts_of_the_incident(name: str, facts: tuple[str, ...]) -> None:
+def test_report_has_the_facts_of_the_incident(name: str, parts: tuple[str, ...]) -> None:
     text = " ".join(text_of(name).split())
-    step = text.partition("Next step: ")[2].partition(" Rank ")[0]
-    assert [fact for fact in facts if fact not in step] == [], step
+    assert [part for part in parts if part not in text] == [], text
+    assert text.count("raise ValueError") == (name == "exception"), "a traceback is shown once"
 
 
 @pytest.mark.parametrize("place", ["train.py:8 step()", f"{'deep/' * 60}train.py:8 step()"])
@@ -113,38 +118,19 @@ def test_first_line_has_the_step_and_is_short(place: str) -> None:
         assert len(first) <= 200 and re.fullmatch(expected, first), first
 
 
-def test_next_step_of_a_file_that_is_too_large_is_its_limit() -> None:
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [(signal.SIGXFSZ, "of rank 1 on node gpu-12: ulimit -f."), (15, "Find who sent the signal to rank 1")],
+)
+def test_next_step_of_a_signal_without_a_core_dump(number: int, step: str) -> None:
     case, _ = judged("segfault")
-    ranks = [replace(rank, exit=rank.exit and E.Exit(-signal.SIGXFSZ, "killed", 0.1)) for rank in case.ranks]
+    ranks = [replace(rank, exit=rank.exit and E.Exit(-number, "killed", 0.1)) for rank in case.ranks]
     case = E.Case((replace(case.nodes[0], ranks=tuple(ranks), faults=()),))
-    (step,) = [line for line in report_lines(case, judge(case)) if "Next step: " in line]
-    assert "ulimit -f" in step and "core" not in step
-
-
-def test_next_step_of_a_signal_from_outside_asks_for_its_sender() -> None:
-    case, _ = judged("segfault")
-    ranks = [replace(rank, exit=rank.exit and E.Exit(-15, "killed by SIGTERM", 0.1)) for rank in case.ranks]
-    case = E.Case((replace(case.nodes[0], ranks=tuple(ranks), faults=()),))
-    assert any("Find who sent the signal to rank 1" in line for line in report_lines(case, judge(case)))
+    (line,) = [line for line in report_lines(case, judge(case)) if "Next step: " in line]
+    assert step in line and "core" not in line
 
 
 # -- the sections ----------------------------------------------------------------------------------------------
-
-
-def test_report_traceback_is_shown_once() -> None:
-    assert text_of("exception").count("raise ValueError") == 1
-
-
-def test_report_victims_are_marked() -> None:
-    assert "rank 0 ended as a result, 0.05 s before the snapshot: RuntimeError: [gloo]" in text_of(
-        "exception"
-    )
-
-
-def test_report_missing_data_has_the_reason() -> None:
-    text = text_of("two_nodes")
-    assert "    1 of 3 nodes: no report received\n" in text
-    assert "    collectives of rank 5: the helper thread did not answer" in text
 
 
 def test_report_threads_of_libraries_are_not_shown() -> None:

@@ -17,9 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.processes import proc
-from holdfast.incidents.capture.capture import gather
 from holdfast.incidents.capture.procfs import below
-from holdfast.incidents.capture.rank_probe import LocalRank
 from holdfast.incidents.capture.stack_request import (
     StackReply,
     read_answer,
@@ -27,7 +25,6 @@ from holdfast.incidents.capture.stack_request import (
     signalled_thread,
     worker_stacks,
 )
-from holdfast.incidents.capture.waiting_on import system_call
 from holdfast.incidents.evidence import Missing, StackSource, Thread
 from tests.incidents.armed_ranks import HOLDS_GIL, Rank, unhurried
 from tests.processes import Spawner, wait_until
@@ -349,43 +346,3 @@ def test_one_asker_at_a_time_has_the_file_of_stacks(spawn: Spawner, tmp_path: Pa
         found = rank.ask(0.2)
         assert found.no_stacks is Missing.NOT_SIGNALLED and "same moment" in " ".join(found.notes)
     assert rank.ask().stacks_from is StackSource.SIGNAL
-
-
-LOADS = """
-import time, torch
-from torch.utils.data import DataLoader, Dataset
-class Shards(Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, number):
-        if number == 5:
-            say("ready")
-            stuck()
-        return torch.ones(1)
-def stuck():
-    time.sleep(600)
-begin_thread()
-def training():
-    for _ in DataLoader(Shards(), num_workers=6, multiprocessing_context="fork"):
-        pass
-training()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unhurried")
-def test_the_stack_of_a_stuck_data_loader_worker(spawn: Spawner, tmp_path: Path) -> None:
-    rank = Rank(spawn, tmp_path, LOADS, TMPDIR=str(tmp_path)).ready().with_thread()
-    pid = rank.process.pid
-    who = LocalRank(0, 0, pid, proc.start_time(pid) or 0, "node-a", None, rank.prefix)
-    wait_until(lambda: system_call(pid).name in ("poll", "futex", "select", "epoll_wait"))
-    began = time.monotonic()
-    (found,) = gather([who], began + 60, ask=True)
-    assert time.monotonic() - began < 120
-    assert found.process and "training" in [frame.function for frame in found.stacks[0].frames]
-    workers = [[frame.function for frame in each.frames] for each in found.process.children if each.frames]
-    assert 0 < len(workers) <= 4
-    (stuck,) = [functions for functions in workers if "stuck" in functions]
-    assert "__getitem__" in stuck and all("_worker_loop" in functions for functions in workers)
-    for each in found.process.children:
-        os.kill(each.pid, signal.SIGKILL)
