@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from holdfast.incidents import judge
@@ -50,6 +51,7 @@ def hang(ranks: int = 8, culprit: int = 5) -> tuple[Case, Judgement]:
     return case, judge(case)
 
 
+@cache
 def large(ranks: int = 16_384, culprit: int = 9001) -> tuple[Case, Judgement]:
     """The same in a large job, with 8 ranks on each node."""
     one, stuck = waiting(0), reading(culprit)

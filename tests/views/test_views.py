@@ -85,7 +85,7 @@ def test_page_of_little_or_nonsense_is_whole(
 
 
 def test_page_of_many_cycles_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_journals(tmp_path / "many", 1, 30 * 86400, 3000, ranks=1, reports=2)
+    write_journals(tmp_path / "many", 1, 3 * 86400, 3000, ranks=1, reports=2)
     html = page(tmp_path / "many", capsys)
     assert len(html) < 500_000
     assert "The last 200; the 2800 before are listed by holdfast incidents." in read(html).text
@@ -121,7 +121,7 @@ def test_heat_map_joins_the_reports_of_single_ranks() -> None:
     assert joined is not None and joined.shapes["h2"] == "M1 1h1v1h-1z"
 
 
-@pytest.mark.parametrize("count", [1, MOST, MOST + 1, 2 * MOST, 1000])
+@pytest.mark.parametrize("count", [1, MOST, MOST + 1, 2 * MOST + 1])
 def test_heat_map_shows_the_lowest_score_of_many(count: int) -> None:
     """Of 1,000 ranks one is slow, in the last report."""
     slow = [999 if rank != 777 else 500 for rank in range(1000)]
@@ -322,9 +322,9 @@ def test_frame_of_this_nodes_own_report_is_left_out() -> None:
     assert any("reported" in line for line in texts(replace(view, ranks=())))
 
 
-@pytest.mark.parametrize("height", [1, 3, 8, 12, 24, 100])
-@pytest.mark.parametrize("ranks", [0, 1, 8, 16384])
-@pytest.mark.parametrize("nodes", [0, 1, 2048])
+@pytest.mark.parametrize("height", [1, 8, 12, 24])
+@pytest.mark.parametrize("ranks", [0, 1, 16384])
+@pytest.mark.parametrize("nodes", [0, 2048])
 def test_frame_fits_the_height_and_shows_who_is_late(height: int, ranks: int, nodes: int) -> None:
     states = tuple(replace(RANK, rank=rank, passed=0.1, state="training") for rank in range(ranks))
     if ranks:
