@@ -9,7 +9,7 @@ Texts are for people: rewording one never changes a verdict. An empty field is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -343,6 +343,12 @@ class Exit:
     kept_by: str = ""
     """What kept the process after the exception that ended its main thread, if it had to be killed."""
 
+    @property
+    def words(self) -> str:
+        """`meaning`, or the status where there is none."""
+        by_status = f"killed by signal {-self.status}" if self.status < 0 else f"exit code {self.status}"
+        return self.meaning or by_status
+
 
 @dataclass(frozen=True, slots=True)
 class Raised:
@@ -465,12 +471,13 @@ class NodeEvidence:
 class Case:
     """An incident: the evidence of all nodes of one cycle."""
 
-    nodes: tuple[NodeEvidence, ...] = field(default=())
+    nodes: tuple[NodeEvidence, ...] = ()
 
     @property
     def ranks(self) -> tuple[RankEvidence, ...]:
         """Of all nodes, by number."""
-        return tuple(sorted((rank for node in self.nodes for rank in node.ranks), key=lambda rank: rank.rank))
+        every = [rank for node in self.nodes for rank in node.ranks]
+        return tuple(sorted(every, key=lambda rank: rank.rank))
 
     @property
     def missing_nodes(self) -> int:

@@ -132,9 +132,7 @@ def passed(limit: PassedLimit) -> str:
 
 def ended(end: Exit) -> str:
     """How its process ended, with the source where memory was short."""
-    words = visible(end.meaning, 150) or (
-        f"killed by signal {-end.status}" if end.status < 0 else f"exit code {end.status}"
-    )
+    words = visible(end.words, 150)
     return f"{words}; out of memory: {visible(end.out_of_memory, 150)}" if end.out_of_memory else words
 
 

@@ -18,7 +18,7 @@ Does not cover: a network between nodes that lost what was sent; then all wait i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..evidence import Collective, Target
@@ -60,11 +60,8 @@ def blame(job: JobView) -> Verdict:
 def _all_move(job: JobView) -> Verdict | None:
     """All that have not finished make progress: by their boards, or they enter one collective after another."""
     running = [view for view in job.living if not (view.evidence.board and view.evidence.board.finished)]
-    if (
-        not running
-        or job.failed
-        or any(view.activity.kind in (Kind.STOPPED, Kind.EXIT) for view in job.living)
-    ):
+    cannot_run = any(view.activity.kind in (Kind.STOPPED, Kind.EXIT) for view in job.living)
+    if not running or job.failed or cannot_run:
         return None
     what = "the limit is too short, or all are slow" if job.is_suspected else "no rank is blocked"
     who = f"all {len(running)} ranks make" if len(running) > 1 else "the rank makes"
@@ -93,9 +90,7 @@ def _cannot_run(job: JobView) -> Verdict | None:
 
 def _against_those(job: JobView, kind: Kind, found: Sequence[RankView]) -> Verdict:
     numbers = {view.rank for view in found}
-    victims = [view.rank for view in job.living if view.rank not in numbers] + [
-        view.rank for view in job.failed
-    ]
+    victims = [view.rank for view in (*job.living, *job.failed) if view.rank not in numbers]
     if len(found) > 1 and not victims:
         return against_nobody(kind, f"all {len(found)} ranks: each {found[0].activity.text}", MEDIUM)
     culprit = next((view for view in found if view.rank in job.accused), found[0])
@@ -114,9 +109,8 @@ def _ended_early(job: JobView) -> Verdict | None:
         return None
     where = job.waiting[0].activity.operation or "a collective"
     if len(job.done) <= len(job.waiting):
-        found = early_exit(
-            job.done, job.waiters, f"still wait{'s' if len(job.waiters) == 1 else ''} in {where}"
-        )
+        verb = "still waits" if len(job.waiters) == 1 else "still wait"
+        found = early_exit(job.done, job.waiters, f"{verb} in {where}")
         is_guess = all(view.activity.strength is Strength.WEAK for view in job.waiting)
         return replace(found, confidence=MEDIUM) if is_guess else found
     last = job.waiting[0]
@@ -213,9 +207,8 @@ def _no_rank_waits(job: JobView) -> Verdict | None:
         return None
     outside = job.outside
     still = [view for view in outside if not job.moves(view)]
-    if len(outside) > 1 and all(
-        view.activity.kind == Kind.USER_CODE and is_computing(view.evidence) for view in outside
-    ):
+    busy = [view for view in outside if view.activity.kind == Kind.USER_CODE and is_computing(view.evidence)]
+    if len(outside) > 1 and len(busy) == len(outside):
         text = f"no hang found: all {len(outside)} ranks are busy and none is waiting for another"
         # A wait for the GPU is busy too.
         confidence = LOW if any(view.may_wait_for_gpu for view in outside) else MEDIUM
@@ -263,20 +256,13 @@ def _behind(job: JobView) -> Verdict | None:
     steps = {view.rank: view.step for view in job.living if view.step is not None}
     if len(set(steps.values())) < 2:
         return None
-    least = min(steps.values())
+    least, next_one = sorted(set(steps.values()))[:2]
     behind = [view for view in job.living if steps.get(view.rank) == least]
     if len(behind) != 1 or behind[0].activity.waits_for_peers:
         return None
-    text = (
-        f"is at step {least}, the others at {min(step for step in steps.values() if step > least)} or later"
-    )
-    return against(
-        behind[0].evidence,
-        Kind.BEHIND,
-        text + _silence(behind[0]),
-        _bounded(job, MEDIUM, behind[0]),
-        set(steps),
-    )
+    culprit = behind[0]
+    text = f"is at step {least}, the others at {next_one} or later{_silence(culprit)}"
+    return against(culprit.evidence, Kind.BEHIND, text, _bounded(job, MEDIUM, culprit), set(steps))
 
 
 def _undetermined(job: JobView) -> Verdict:
@@ -307,23 +293,17 @@ def _undetermined(job: JobView) -> Verdict:
     awaited = [entry for view in job.waiting if view.rank in sinks for entry in waits_in(view)[:1]]
     entries = awaited or waits_in(first)
     where = recorder.described(entries[0]) if entries else where
-    if awaited and len({(recorder.group_of(each), each.sequence) for each in awaited}) == 1:
-        inside = [
-            view.rank
-            for view in job.waiting
-            for entry in waits_in(view)[:1]
-            if (recorder.group_of(entry), entry.sequence)
-            == (recorder.group_of(awaited[0]), awaited[0].sequence)
-        ]
+    if awaited and len(at := {recorder.place_of(each) for each in awaited}) == 1:
+        first_waits = [(view.rank, entry) for view in job.waiting for entry in waits_in(view)[:1]]
+        inside = [rank for rank, entry in first_waits if recorder.place_of(entry) in at]
         text = f"{wait(inside)} in {where}, none of them differs, and others wait for them"
         text += ": their GPUs or the network may be the cause"
         return against_nobody(Kind.UNKNOWN, text, LOW, job.waiters)
     other = next((view for view in job.waiting if view.activity.operation != first.activity.operation), None)
     if other is not None:
         text = f"rank {first.rank} {first.activity.text}, and rank {other.rank} {other.activity.text}"
-        return against_nobody(
-            Kind.UNKNOWN, f"{text}: the evidence does not show which is wrong", LOW, job.waiters
-        )
+        text += ": the evidence does not show which is wrong"
+        return against_nobody(Kind.UNKNOWN, text, LOW, job.waiters)
     text = f"all {len(job.waiting)} ranks wait in {where} and none differs"
     if all(_is_one_moment(job, view) for view in job.waiting):
         return against_nobody(Kind.SLOW, f"{_NOTHING}: {text}", LOW)
@@ -351,24 +331,21 @@ def _chosen(job: JobView, candidates: Sequence[RankView]) -> tuple[RankView, boo
     """The likeliest culprit, and whether the evidence singled it out."""
     pool = list(candidates)
     awaited = job.sinks(Strength.STRONG)
-    for narrower in (
+    steps = [view.step for view in pool if view.step is not None]
+    least = min(steps) if len(steps) == len(pool) else None
+    narrowers: tuple[Callable[[RankView], bool], ...] = (
         lambda view: view.rank in awaited,
         lambda view: not job.moves(view),
-        _earliest(pool),
+        lambda view: least is None or view.step == least,
         lambda view: view.activity.kind not in _UNSPECIFIC,
-    ):
+    )
+    for narrower in narrowers:
         if len(pool) > 1:
             pool = [view for view in pool if narrower(view)] or pool
     if len(pool) == 1:
         return pool[0], True
     by_limit = [view for view in pool if view.rank in job.accused] or [v for v in pool if v.evidence.passed]
     return (by_limit or pool)[0], len(by_limit) == 1
-
-
-def _earliest(pool: Collection[RankView]) -> Callable[[RankView], bool]:
-    steps = [view.step for view in pool if view.step is not None]
-    known = len(steps) == len(pool)
-    return lambda view: not known or view.step == min(steps)
 
 
 def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confidence:
@@ -393,10 +370,8 @@ def _is_one_moment(job: JobView, view: RankView) -> bool:
         return False
     if board is None or board.silent >= board.age or job.moves(view):
         return True  # without any sign of life so far, silence means nothing
-    rhythm = max(
-        each.evidence.board.rhythm for each in job.ranks if each.evidence.board
-    )  # they step together
-    return board.silent < max(LONG, TIMES * rhythm)
+    rhythms = [each.evidence.board.rhythm for each in job.ranks if each.evidence.board]  # they step together
+    return board.silent < max(LONG, TIMES * max(rhythms))
 
 
 # -- parts of sentences ----------------------------------------------------------------------------------------
@@ -425,18 +400,14 @@ def _lacks(culprit: RankView, entry: Collective) -> bool:
 
 def _how_far(job: JobView, waiter: RankView | None, entry: Collective | None) -> str:
     if waiter is None:
-        return (
-            "is the last that does not end"
-            if job.done and not job.failed
-            else "did not come to the collective"
-        )
+        is_last = job.done and not job.failed
+        return "is the last that does not end" if is_last else "did not come to the collective"
     operation = waiter.activity.operation or "collective"
-    if entry is not None and recorder.records_completion([entry]):
-        operation = recorder.operation(entry)
     if entry is not None and entry.p2p:
-        operation = (
-            f"receive from rank {waiter.rank}" if recorder.is_send(entry) else f"send to rank {waiter.rank}"
-        )
+        counterpart = "receive from" if recorder.is_send(entry) else "send to"
+        operation = f"{counterpart} rank {waiter.rank}"
+    elif entry is not None and recorder.records_completion([entry]):
+        operation = recorder.operation(entry)
     if waiter.activity.kind == Kind.RENDEZVOUS:
         return f"has not come to {operation}"
     is_step = waiter.step is not None and waiter.activity.kind == Kind.IN_COLLECTIVE

@@ -72,8 +72,12 @@ def _meet(rank: int, mine: Collective, other: int, theirs: Collective) -> bool:
     if mine.p2p:
         is_mutual = (mine.peer, theirs.peer) == (other, rank)
         return is_mutual and recorder.is_send(mine) != recorder.is_send(theirs)
-    same = [(recorder.group_of(each), each.sequence, recorder.signature(each)) for each in (mine, theirs)]
-    return same[0] == same[1]
+    return _key(mine) == _key(theirs)
+
+
+def _key(entry: Collective) -> tuple[object, ...]:
+    """Equal for the parts of ranks that are in one collective and agree."""
+    return recorder.place_of(entry), recorder.signature(entry)
 
 
 def _sink(job: JobView) -> Verdict | None:
@@ -84,11 +88,8 @@ def _sink(job: JobView) -> Verdict | None:
         edge = next(iter(found.values()), None)
         if edge is None:
             continue
-        is_sure = (
-            edge.strength is Strength.PROOF
-            or edge.via in (Via.STORE, Via.TEARDOWN, Via.INIT)
-            or len(views) > 2
-        )
+        is_shown = edge.strength is Strength.PROOF or edge.via in (Via.STORE, Via.TEARDOWN, Via.INIT)
+        is_sure = is_shown or len(views) > 2
         if len(found) == 1 and is_sure:
             culprit = views[next(iter(found))]
             own = sorted(waits_in(culprit), key=lambda entry: -entry.ago)
@@ -118,15 +119,11 @@ def _absent(
     where = recorder.described(theirs[0]) if theirs else waiter.activity.operation
     operation, kind = culprit.activity.operation, MISSING
     if edge.via is Via.STORE:
-        kind, text = (
-            Kind.STARTUP,
-            "cannot reach the rendezvous store, although all other ranks can: check MASTER_ADDR and MASTER_PORT",
-        )
+        kind, text = Kind.STARTUP, "cannot reach the rendezvous store, although all other ranks can"
+        text += ": check MASTER_ADDR and MASTER_PORT"
     elif edge.via is Via.INIT:
-        kind, text = (
-            Kind.STARTUP,
-            f"waits in {operation}, and the others, which have met, in {where}: check its address, rank and world size",
-        )
+        kind, text = Kind.STARTUP, f"waits in {operation}, and the others, which have met, in {where}"
+        text += ": check its address, rank and world size"
     elif edge.via is Via.TEARDOWN:
         text = f"is at its end, in {operation}, and never came to the collective of the others"
     elif edge.via is Via.GPU:
@@ -138,9 +135,8 @@ def _absent(
         text = f"is in {operation}; rank {waiter.rank} waits in {waiter.activity.operation} for it"
     elif others_in:
         kind = MISMATCHED
-        text = (
-            f"is in {recorder.described(own[0])}, where the others were in {recorder.described(others_in[0])}"
-        )
+        mine, others_mine = recorder.described(own[0]), recorder.described(others_in[0])
+        text = f"is in {mine}, where the others were in {others_mine}"
     else:
         doing = f"waits in {recorder.described(own[0])}" if own else culprit.activity.text
         text = f"{doing} and never came to {where}, in which the others wait"
@@ -152,25 +148,16 @@ def _went_on(ahead: RankView, job: JobView) -> bool:
 
     That is right where a rank only contributes, as in a gather.
     """
-    own = {(recorder.group_of(each), each.sequence): each for each in ahead.evidence.collectives}
+    own = {recorder.place_of(each): each for each in ahead.evidence.collectives}
+    left = {_key(each) for each in own.values() if each not in waits_in(ahead)}
     theirs = [entry for view in job.waiting if view is not ahead for entry in waits_in(view)[:1]]
-    same = [own.get((recorder.group_of(each), each.sequence)) for each in theirs]
-    return bool(theirs) and all(
-        mine is not None
-        and mine not in waits_in(ahead)
-        and recorder.signature(mine) == recorder.signature(their)
-        for mine, their in zip(same, theirs, strict=True)
-    )
+    return bool(theirs) and left >= {_key(each) for each in theirs}
 
 
 def _instead(entry: Collective, others: list[RankView]) -> list[Collective]:
     """What all others entered in the place of this collective, if none entered this one."""
-    same = [
-        each
-        for view in others
-        for each in view.evidence.collectives
-        if each.sequence == entry.sequence and recorder.group_of(each) == recorder.group_of(entry)
-    ]
+    entered = [each for view in others for each in view.evidence.collectives]
+    same = [each for each in entered if recorder.place_of(each) == recorder.place_of(entry)]
     is_other = all(recorder.signature(each) != recorder.signature(entry) for each in same)
     return same if is_other else []
 
@@ -265,11 +252,9 @@ def _at_another_step(job: JobView) -> Verdict | None:
     culprit = next(view for view in job.waiting if view.rank == off[0])
     mine = steps[off[0]]
     usual = next(step for step in steps.values() if step != mine)
-    kind, why = (
-        (MISSING, "it left out a collective")
-        if mine > usual
-        else (MISMATCHED, "it was in a collective in which the others were not")
-    )
+    kind, why = MISSING, "it left out a collective"
+    if mine < usual:
+        kind, why = MISMATCHED, "it was in a collective in which the others were not"
     text = f"waits in {culprit.activity.operation} at step {mine}, the others at step {usual}: {why}"
     return against(culprit.evidence, kind, text, MEDIUM if abs(mine - usual) > 1 else LOW, job.waiters)
 
@@ -287,9 +272,8 @@ def _at_another_place(job: JobView) -> Verdict | None:
         text = f"{culprit.activity.text}, where the others are not: rank {other.rank} {other.activity.text}"
         return against(culprit.evidence, MISMATCHED, text, MEDIUM, job.waiters)
     if len(sure) == 2 and len({operation for operation, _ in places.values()}) == 2:
-        return _undecided(
-            " and ".join(f"rank {each.rank} {each.activity.text}" for each in sure.values()), job
-        )
+        both = (f"rank {each.rank} {each.activity.text}" for each in sure.values())
+        return _undecided(" and ".join(both), job)
     return None
 
 

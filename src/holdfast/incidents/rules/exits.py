@@ -77,12 +77,10 @@ def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Seque
     if raised.nature is Nature.WORKER_KILLED and (fault := _oom_kill(raised.worker, faults)):
         text = f"lost its data-loader worker {raised.worker}: {short(fault.text, 140)}"
         return End(rank, role, Kind.OUT_OF_MEMORY, text, when, HIGH if fault.pid == raised.worker else MEDIUM)
-    kept = (
-        f"; its process did not end: {short(rank.exit.kept_by, 140)}"
-        if rank.exit and rank.exit.kept_by
-        else ""
-    )
-    return End(rank, role, kind, f"raised {exception(raised)}{kept}", when)
+    text = f"raised {exception(raised)}"
+    if rank.exit and rank.exit.kept_by:
+        text += f"; its process did not end: {short(rank.exit.kept_by, 140)}"
+    return End(rank, role, kind, text, when)
 
 
 def exception(raised: Raised) -> str:
@@ -99,25 +97,18 @@ def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFa
     if end.status == 0:
         return End(rank, Role.DONE, Kind.EARLY_EXIT, "ended with exit code 0", when)
     number = -end.status if end.status < 0 else _SHELLS.get(end.status, 0)
-    meaning = end.meaning or (
-        f"exit code {end.status}" if end.status > 0 else f"killed by signal {-end.status}"
-    )
+    meaning = end.words
     aborted_or_exited = end.status > 0 or number == signal.SIGABRT  # torch aborts because of what a peer did
     if rank.stderr in _ROLES and aborted_or_exited:
         lost = rank.stderr is Nature.LOST_PEER
-        text = (
-            f"failed because a peer disconnected ({meaning})"
-            if lost
-            else f"timed out waiting for a peer ({meaning})"
-        )
-        return End(rank, _ROLES[rank.stderr], Kind.EXIT, text, when, MEDIUM)
+        text = "failed because a peer disconnected" if lost else "timed out waiting for a peer"
+        return End(rank, _ROLES[rank.stderr], Kind.EXIT, f"{text} ({meaning})", when, MEDIUM)
     if rank.stderr is Nature.MISMATCH and aborted_or_exited:
         text = f"reported a mismatch of collectives on stderr ({meaning})"
         return End(rank, Role.CAUSE, Kind.MISMATCHED_COLLECTIVE, text, when, MEDIUM)
     if number == signal.SIGKILL and (fault := _oom_kill(rank.pid, faults)):
-        return End(
-            rank, Role.CAUSE, Kind.OUT_OF_MEMORY, f"was killed; {short(fault.text, 140)}", when, MEDIUM
-        )
+        text = f"was killed; {short(fault.text, 140)}"
+        return End(rank, Role.CAUSE, Kind.OUT_OF_MEMORY, text, when, MEDIUM)
     if rank.stderr is Nature.OUT_OF_MEMORY:
         text = f"ran out of memory, by its last lines of stderr ({meaning})"
         return End(rank, Role.CAUSE, Kind.OUT_OF_MEMORY, text, when, MEDIUM)
@@ -129,9 +120,8 @@ def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFa
     if rank.stderr is not Nature.OWN:
         text = f"ended with {meaning} after {short(exception_line(rank.last_lines), 120)}"
         return End(rank, Role.CAUSE, Kind.EXCEPTION, text, when, MEDIUM)
-    return End(
-        rank, Role.CAUSE, Kind.EXIT, f"ended by itself with {meaning}, without a known exception", when
-    )
+    text = f"ended by itself with {meaning}, without a known exception"
+    return End(rank, Role.CAUSE, Kind.EXIT, text, when)
 
 
 def _where(rank: RankEvidence) -> str:
@@ -143,7 +133,5 @@ def _where(rank: RankEvidence) -> str:
 
 def _oom_kill(pid: int, faults: Sequence[NodeFault]) -> NodeFault | None:
     """The kernel's report of this process, else one that names no process."""
-    kills = [fault for fault in faults if fault.kind is NodeFaultKind.OOM_KILL]
-    return next(
-        (fault for fault in kills if fault.pid == pid), next((each for each in kills if not each.pid), None)
-    )
+    kills = [fault for fault in faults if fault.kind is NodeFaultKind.OOM_KILL and fault.pid in (pid, 0)]
+    return max(kills, key=lambda fault: fault.pid == pid, default=None)

@@ -100,9 +100,8 @@ class JobView:
         self.is_aligned = all(node.cycle_start > 0 for node in nodes)
         self.triggers = frozenset(node.trigger for node in nodes)
         self.lost_nodes = tuple(sorted({name for node in nodes for name in node.lost_nodes}))
-        self.lost_node: NodeFault | None = next(
-            (fault for fault in self.faults if fault.kind is NodeFaultKind.NODE_LOST), None
-        )
+        lost = (fault for fault in self.faults if fault.kind is NodeFaultKind.NODE_LOST)
+        self.lost_node: NodeFault | None = next(lost, None)
         starts = [node.cycle_start if self.is_aligned else 0.0 for node in nodes]
         self.ranks = _ranks([(node, node.at - start) for node, start in zip(nodes, starts, strict=True)])
         numbers = {view.rank for view in self.ranks}

@@ -28,6 +28,11 @@ def group_of(entry: Collective) -> Group:
     return (entry.group, len(entry.members), *entry.members[:2], *entry.members[-1:])
 
 
+def place_of(entry: Collective) -> Group:
+    """Which collective of which group it is."""
+    return (*group_of(entry), entry.sequence)
+
+
 def recorded(entries: Sequence[Collective]) -> frozenset[str]:
     """Backends whose completed collectives the recorder distinguishes from others: gloo's it does not always."""
     return frozenset(

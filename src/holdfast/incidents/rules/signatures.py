@@ -9,7 +9,7 @@ Does not cover: whether a rank should be there. Only the others show that (`grap
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -196,14 +196,12 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
         strength = WEAK if is_ending else STRONG
         return Activity(rank.rank, Kind.SHUTDOWN, f"is at its exit{_kept_by(rank, stack, found)}", strength)
     own = _own_call(stack)
-    inner = next((place for place in found if place != Place.LIBRARY), Place.LIBRARY)
+    inner = _innermost(found)
     if inner == Place.BACKWARD:
         return _in_backward(rank, own)
     if inner in _PEERS:
-        before_own = found[: found.index(Place.OWN)] if Place.OWN in found else found
-        outer = next(
-            (place for place in (Place.TEARDOWN, Place.RENDEZVOUS, Place.STORE) if place in before_own), inner
-        )
+        outers = (Place.TEARDOWN, Place.RENDEZVOUS, Place.STORE)
+        outer = next((place for place in outers if place in _before_own(found)), inner)
         operation = _operation(stack, found)
         at = f" at {own}" if own else ""
         return Activity(rank.rank, _PEERS[outer], f"waits in {operation}{at}", STRONG, own, operation)
@@ -242,6 +240,11 @@ def _operation(stack: Sequence[Frame], found: Sequence[Place]) -> str:
     return ([name for name in calls if not name.startswith("_")] or names)[-1]
 
 
+def _before_own(found: Sequence[Place]) -> Sequence[Place]:
+    """The places of the calls below the program's own innermost one."""
+    return found[: found.index(Place.OWN)] if Place.OWN in found else found
+
+
 def _own_call(stack: Sequence[Frame]) -> str:
     return next((called(frame) for frame in stack if is_own(frame)), "")
 
@@ -256,14 +259,8 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
     if process is not None and _is_computing(process):
         return Activity(rank.rank, Kind.USER_CODE, f"computes gradients in backward at {own}", WEAK, own)
     waits = process is not None and _waits_in(process) in (Wait.FUTEX, Wait.POLL, Wait.UNKNOWN)
-    return Activity(
-        rank.rank,
-        Kind.IN_COLLECTIVE,
-        f"waits in backward at {own}",
-        STRONG if waits else WEAK,
-        own,
-        "backward",
-    )
+    strength = STRONG if waits else WEAK
+    return Activity(rank.rank, Kind.IN_COLLECTIVE, f"waits in backward at {own}", strength, own, "backward")
 
 
 def _is_hook(thread: Thread) -> bool:
@@ -275,29 +272,27 @@ def _is_hook(thread: Thread) -> bool:
 
 def _is_idle(thread: Thread) -> bool:
     """Whether it waits for work, as a background thread of the program does."""
-    inner = next(
-        (place for frame in thread.frames if (place := place_of(frame)) != Place.LIBRARY), Place.LIBRARY
-    )
-    return inner in (Place.LOCK, Place.EVENTS)
+    return _innermost(map(place_of, thread.frames)) in (Place.LOCK, Place.EVENTS)
+
+
+def _innermost(places: Iterable[Place]) -> Place:
+    return next((place for place in places if place is not Place.LIBRARY), Place.LIBRARY)
 
 
 def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place], own: str) -> Activity:
     """The main thread is in none of torch's waits for peers."""
     innermost = called(stack[0])
     inside = f"{innermost}, from {own}" if own and innermost != own else own or innermost
-    before_own = found[: found.index(Place.OWN)] if Place.OWN in found else found
+    before_own = _before_own(found)
     if Place.LOADER in found:
-        call = next(
-            (called(f) for f, place in zip(stack, found, strict=True) if place in (Place.OWN, Place.LOADER)),
-            innermost,
-        )
+        calls = [f for f, place in zip(stack, found, strict=True) if place in (Place.OWN, Place.LOADER)]
+        call = called(calls[0])
         inside = f"{call}, from {own}" if own and call != own else call
         text = f"waits for data in {inside}{worker_states(rank.process)}"
         return Activity(rank.rank, Kind.DATA_LOADING, text, STRONG, own)
     if Place.CHECKPOINT in found:
-        return Activity(
-            rank.rank, Kind.CHECKPOINT_IO, f"waits for a checkpoint's storage in {inside}", STRONG, own
-        )
+        text = f"waits for a checkpoint's storage in {inside}"
+        return Activity(rank.rank, Kind.CHECKPOINT_IO, text, STRONG, own)
     for place, kind, text in _BLOCKING:
         if place in before_own:
             if kind == Kind.CHILD and rank.process and rank.process.system_call.peer:
@@ -309,9 +304,8 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place],
         kind, awaited = (Kind.NETWORK, f" for {peer}") if peer else (Kind.USER_CODE, "")
         return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}", WEAK, own)
     if Place.GPU in before_own:
-        return Activity(
-            rank.rank, Kind.IN_COLLECTIVE, f"waits for its GPU in {inside}", WEAK, own, "the GPU's work"
-        )
+        text = f"waits for its GPU in {inside}"
+        return Activity(rank.rank, Kind.IN_COLLECTIVE, text, WEAK, own, "the GPU's work")
     activity = _of_kernel(rank, own or innermost)
     if Place.LOGGING in before_own and activity.kind == Kind.CHECKPOINT_IO:
         activity = replace(activity, kind=Kind.USER_CODE)
@@ -359,10 +353,8 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
 
 
 def _works_for_a_future(thread: Thread) -> bool:
-    return any(
-        function_of(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py")
-        for frame in thread.frames
-    )
+    work = (frame for frame in thread.frames if frame.file.endswith("concurrent/futures/thread.py"))
+    return any(function_of(frame) == "run" for frame in work)
 
 
 def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
@@ -370,14 +362,8 @@ def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
     process = rank.process
     seen = next((each for each in process.threads if each.tid == thread.tid), None) if process else None
     if process is not None and seen is not None:
-        process = replace(
-            process,
-            state=seen.state,
-            cpu=seen.cpu,
-            wait_channel=seen.wait_channel,
-            system_call=SystemCall(),
-            threads=(seen,),
-        )
+        process = replace(process, state=seen.state, cpu=seen.cpu, wait_channel=seen.wait_channel)
+        process = replace(process, system_call=SystemCall(), threads=(seen,))
     else:
         process = None
     alone = replace(rank, process=process, stacks=(replace(thread, main=True),))
@@ -399,39 +385,23 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     """
     process = rank.process
     wait = _waits_in(process) if process is not None else Wait.UNKNOWN
-    where, call = (
-        f" in {at}" if at else "",
-        f" ({process.system_call})" if process and process.system_call.name else "",
-    )
+    where = f" in {at}" if at else ""
+    call = f" ({process.system_call})" if process and process.system_call.name else ""
+    own = Kind.USER_CODE if at else Kind.UNKNOWN
+    by_rank = STRONG if at and rank.stacks_from is StackSource.RANK else WEAK
     kind, text, strength = {
-        Wait.COMPUTES: (
-            Kind.USER_CODE,
-            "computes",
-            STRONG if at and rank.stacks_from is StackSource.RANK else WEAK,
-        ),
-        Wait.SLEEPS: (
-            Kind.USER_CODE,
-            "sleeps",
-            STRONG if at and rank.stacks_from is StackSource.RANK else WEAK,
-        ),
+        Wait.COMPUTES: (Kind.USER_CODE, "computes", by_rank),
+        Wait.SLEEPS: (Kind.USER_CODE, "sleeps", by_rank),
         Wait.FILE_LOCK: (Kind.LOCK, f"waits for a file lock{call}", STRONG),
         Wait.CHILD: (Kind.CHILD, "waits for its child process", STRONG),
         Wait.CONNECTION: (Kind.NETWORK, f"waits for a connection{call}", STRONG if at else WEAK),
         Wait.PIPE: (Kind.USER_CODE, f"waits at a pipe or a terminal{call}", WEAK),
         Wait.FIFO: (Kind.USER_CODE, f"waits for a process at the other end of a FIFO{call}", WEAK),
         Wait.POLL: (Kind.NETWORK if at else Kind.UNKNOWN, "waits for a descriptor (poll)", WEAK),
-        Wait.FUTEX: (
-            Kind.LOCK if at else Kind.UNKNOWN,
-            "waits for a lock, or natively for a peer (futex)",
-            WEAK,
-        ),
-        Wait.READ: (Kind.USER_CODE if at else Kind.UNKNOWN, f"waits for a file{call}", WEAK),
-        Wait.WRITE: (Kind.USER_CODE if at else Kind.UNKNOWN, f"is blocked in a write{call}", WEAK),
-        Wait.UNKNOWN: (
-            Kind.USER_CODE if at else Kind.UNKNOWN,
-            "is" if at else "is at an unknown place",
-            WEAK,
-        ),
+        Wait.FUTEX: (Kind.LOCK if at else own, "waits for a lock, or natively for a peer (futex)", WEAK),
+        Wait.READ: (own, f"waits for a file{call}", WEAK),
+        Wait.WRITE: (own, f"is blocked in a write{call}", WEAK),
+        Wait.UNKNOWN: (own, "is" if at else "is at an unknown place", WEAK),
     }[wait]
     if _is_saving(rank.board) and wait in (Wait.READ, Wait.WRITE, Wait.FIFO, Wait.UNKNOWN):
         kind, text, strength = Kind.CHECKPOINT_IO, f"waits for the storage of its checkpoint{call}", STRONG
@@ -442,24 +412,20 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
 
 
 def _waits_in(process: Process) -> Wait:
-    call, channel = process.system_call, process.wait_channel
+    call, by_channel = process.system_call, _channel(process.wait_channel)
     wait = _WAIT_OF_CALL.get(call.name, Wait.UNKNOWN)
     if wait in (Wait.READ, Wait.WRITE):
         if call.target is Target.SOCKET:
             return Wait.CONNECTION
         if call.target is Target.CHILD_PIPE:
             return Wait.CHILD
-        if call.target is Target.FIFO or _channel(channel) is Wait.FIFO:
+        if call.target is Target.FIFO or by_channel is Wait.FIFO:
             return Wait.FIFO
         is_pipe = call.target in (Target.PIPE, Target.TERMINAL)
-        return (
-            Wait.PIPE
-            if is_pipe or (call.target is Target.UNKNOWN and _channel(channel) is Wait.PIPE)
-            else wait
-        )
+        return Wait.PIPE if is_pipe or (call.target is Target.UNKNOWN and by_channel is Wait.PIPE) else wait
     if wait is not Wait.UNKNOWN and not (wait in (Wait.SLEEPS, Wait.FUTEX) and process.state == "R"):
         return wait
-    if (by_channel := _channel(channel)) is not Wait.UNKNOWN:
+    if by_channel is not Wait.UNKNOWN:
         return by_channel
     return Wait.COMPUTES if _is_computing(process) else Wait.UNKNOWN
 
@@ -488,6 +454,5 @@ def _is_computing(process: Process) -> bool:
 
 def _main_thread_ran(process: Process) -> bool:
     """Whether the main thread ran between two samples: torch's own threads wake up all the time."""
-    if process.threads:
-        return process.threads[0].cpu > 0 or process.threads[0].switches > 0
-    return process.cpu > 0 or process.switches > 0
+    main = process.threads[0] if process.threads else process
+    return main.cpu > 0 or main.switches > 0
