@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..fault_tolerance.board import Snapshot
@@ -194,28 +193,22 @@ class EarlyDetection:
         waiting = self._waiting(local_rank, since)
         if not waiting or not sample.reports or sample.silent < SILENT:
             return None
-        which = f"Rank {sample.rank} (pid {sample.who[0]})"
-        waits = wait(waiting)
+        long = f"for {now - since:.1f} s"
         if sample.state == "T":
-            seen = f"stopped (state T) for {now - since:.1f} s, in {history.samples} samples without a context switch"
-            return Sign(local_rank, since, f"{which} has been {seen}, and {waits}.")
-        seen = (
-            f"has had no main thread (state Z) for {now - since:.1f} s, while others of its threads are alive"
-        )
-        return Sign(local_rank, since, f"{which} {seen}, and {waits}.")
+            seen = f"been stopped (state T) {long}, in {history.samples} samples without a context switch"
+        else:
+            seen = f"had no main thread (state Z) {long}, while others of its threads are alive"
+        which = f"Rank {sample.rank} (pid {sample.who[0]})"
+        return Sign(local_rank, since, f"{which} has {seen}, and {wait(waiting)}.")
 
     def _waiting(self, accused: int, since: float) -> list[int]:
         """The ranks that seem to wait for this one; none where one that reports has not been silent."""
-        others = [
-            each
-            for key, each in self._ranks.items()
-            if key != accused and each.sample.reports and not each.sample.finished
-        ]
+        every = [each for key, each in self._ranks.items() if key != accused]
+        others = [each for each in every if each.sample.reports and not each.sample.finished]
         if any(each.sample.silent < SILENT for each in others):
             return []
-        return [
-            each.sample.rank for each in others if each.awake_since is not None and each.awake_since <= since
-        ]
+        awake = [each for each in others if each.awake_since is not None and each.awake_since <= since]
+        return [each.sample.rank for each in awake]
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
@@ -252,20 +245,12 @@ def thread_counts(pid: int) -> dict[int, ThreadCount] | None:
     """Every thread of the process; None where they cannot all be read. One that ends meanwhile is left out."""
     counts = {}
     try:
-        for name in os.listdir(f"/proc/{pid}/task"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                counts[int(name)] = _thread(f"/proc/{pid}/task/{name}")
-    except (OSError, ValueError, IndexError, KeyError):
+        for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+            stat, status = proc.stat(pid, tid), proc.table(f"/proc/{pid}/task/{tid}/status")
+            if stat is not None and status:
+                switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
+                exiting = bool(stat.flags & EXITING)
+                counts[tid] = ThreadCount(stat.state, stat.cpu_ticks, switches, exiting)
+    except (OSError, ValueError, KeyError):
         return None
     return counts
-
-
-def _thread(folder: str) -> ThreadCount:
-    with open(f"{folder}/stat", "rb") as file:
-        line = file.read()
-    if not (status := proc.table(f"{folder}/status")):
-        raise ProcessLookupError(folder)
-    fields = line[line.rindex(b")") + 2 :].split()
-    switches = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
-    ticks, exiting = int(fields[11]) + int(fields[12]), bool(int(fields[6]) & EXITING)
-    return ThreadCount(fields[0].decode(), ticks, switches, exiting)

@@ -215,12 +215,9 @@ def unpacked(text: str) -> NodeEvidence:
 def _small(rank: RankEvidence) -> RankEvidence:
     process = rank.process
     if process:
-        odd = tuple(
-            child for child in process.children if child.state in ("T", "t", "D", "Z") or child.frames
-        )
-        process = replace(
-            process, threads=process.threads[:1], children=odd[:MOST_CHILDREN], network_files=()
-        )
+        odd = [child for child in process.children if child.state in ("T", "t", "D", "Z") or child.frames]
+        process = replace(process, threads=process.threads[:1], children=tuple(odd[:MOST_CHILDREN]))
+        process = replace(process, network_files=())
     return replace(
         rank,
         board=rank.board and replace(rank.board, events=()),

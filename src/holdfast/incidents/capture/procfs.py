@@ -248,10 +248,8 @@ def network_files(pid: int) -> tuple[str, ...]:
     mounts = network_mounts(content(f"/proc/{pid}/mountinfo", 4 << 20))
     if not any(mounts.values()):
         return ()
-    handles = names(f"/proc/{pid}/fd")[:2048]
-    return on_network(
-        [link(f"/proc/{pid}/cwd"), *(link(f"/proc/{pid}/fd/{each}") for each in handles)], mounts
-    )
+    handles = [f"fd/{each}" for each in names(f"/proc/{pid}/fd")[:2048]]
+    return on_network([link(f"/proc/{pid}/{each}") for each in ("cwd", *handles)], mounts)
 
 
 def network_mounts(mountinfo: str) -> dict[str, str]:

@@ -323,15 +323,11 @@ def board_facts(
     No duration is negative, whatever a rank has scribbled over its own page.
     """
     started = board.identity.started_ns if board.identity else 0
-    since = now_ns - int(
-        RECENT * SECOND
-    )  # a ring has 512 events, and eight rings are read within milliseconds
+    since = now_ns - int(RECENT * SECOND)
     recent = tuple(
-        [
-            RingEvent(each.kind, _ago(each.at_ns, now_ns), each.name, each.value)
-            for each in events
-            if each.at_ns >= since
-        ]
+        RingEvent(each.kind, _ago(each.at_ns, now_ns), each.name, each.value)
+        for each in events
+        if each.at_ns >= since
     )
     return BoardFacts(
         connected=board.connected,
@@ -355,13 +351,5 @@ def _ago(moment_ns: int, now_ns: int) -> float:
 
 
 def _signs(board: Snapshot) -> tuple[object, ...]:
-    return (
-        board.connected,
-        board.finished,
-        board.heartbeat_count,
-        board.step,
-        board.section_count,
-        board.checkpoints,
-        board.open_sections,
-        board.last_activity_ns,
-    )
+    counts = board.heartbeat_count, board.step, board.section_count, board.checkpoints
+    return board.connected, board.finished, *counts, board.open_sections, board.last_activity_ns

@@ -80,32 +80,27 @@ def page(case: Case, judgement: Judgement, *, number: int = 0) -> str:
     view = IncidentView(case, judgement)
     lanes, known = _lanes(view)
     shades = dict(_shades(view))
+    by_shade = dict(grouped(shades, shades.__getitem__))
+    took = max((node.took for node in case.nodes), default=0.0)
+    error = view.culprit.raised if view.culprit else None
     values = {
         "title": (f"incident {number:04d}: " if number else "") + view.title,
         "view": view,
         "kind_text": view.verdict.kind.text,
         "next_step": next_step(view),
         "where": list(where_lines(view, 6)),
-        "facts": " · ".join(
-            [
-                *view.facts(number),
-                f"captured in {seconds(max((node.took for node in case.nodes), default=0.0))}",
-            ]
-        ),
+        "facts": " · ".join([*view.facts(number), f"captured in {seconds(took)}"]),
         "evidence": [*evidence_lines(view.culprit), *view.waits()] if view.culprit else [],
-        "grid": _grid(view, shades) if shades else None,
+        "grid": _grid(view, shades, by_shade) if shades else None,
         "legend": [
-            (shade, len(ranks), SHADES[shade], rank_ranges(ranks, 12))
-            for shade, ranks in sorted(
-                grouped(shades, shades.__getitem__), key=lambda found: [*SHADES].index(found[0])
-            )
+            (shade, len(by_shade[shade]), meaning, rank_ranges(by_shade[shade], 12))
+            for shade, meaning in SHADES.items()
+            if shade in by_shade
         ],
         "timeline": _timeline(lanes, view.verdict.rank) if lanes else None,
         "lanes_known": known,
         "stacks": list(_stacks(view)),
-        "traceback": visible_lines(view.culprit.raised.traceback)[-200:]
-        if view.culprit and view.culprit.raised
-        else [],
+        "traceback": visible_lines(error.traceback)[-200:] if error else [],
         "stderr": [visible(line) for line in stderr_lines(view.culprit)] if view.culprit else [],
         "lists": {
             "Ends of ranks": list(end_lines(view, (each for each in case.ranks if each.raised or each.exit))),
@@ -138,7 +133,7 @@ def _shades(view: IncidentView) -> Iterator[tuple[int, str]]:
             yield rank, _OF_KIND.get(activity.kind, "moves" if activity.moves else "other")
 
 
-def _grid(view: IncidentView, shades: dict[int, str]) -> dict[str, Any]:
+def _grid(view: IncidentView, shades: dict[int, str], by_shade: dict[str, list[int]]) -> dict[str, Any]:
     """Squares in rows of a multiple of 8, the usual number of ranks of a node."""
     count = len(shades)
     sizes_ = ((8, count, 40), (64, 8, 40), (NUMBERED, 16, 40), (1024, 32, 22), (4096, 64, 12))
@@ -148,9 +143,8 @@ def _grid(view: IncidentView, shades: dict[int, str]) -> dict[str, Any]:
     at = {rank: (left + index % columns * cell, index // columns * cell) for index, rank in enumerate(shades)}
     every = max(1, -(-14 // cell)) * (2 if cell < 10 else 1)
     numbers = list(shades)
-    reach = (
-        2 if cell > 12 else 6
-    )  # a frame around the culprit that is seen among thousands, and without colours
+    # A frame around the culprit that is seen among thousands, and without colours.
+    reach, mark = (2, "hollow") if cell > 12 else (6, "s-culprit")
     return {
         "count": count,
         "width": left + columns * cell + 4,
@@ -158,22 +152,23 @@ def _grid(view: IncidentView, shades: dict[int, str]) -> dict[str, Any]:
         "size": size,
         "paths": [
             (shade, "".join(f"M{at[rank][0]} {at[rank][1]}h{size}v{size}h{-size}z" for rank in ranks))
-            for shade, ranks in grouped(shades, shades.__getitem__)
+            for shade, ranks in by_shade.items()
         ],
-        "cells": []
-        if left
-        else [(rank, shade, *at[rank], _pointed(view, rank, shade)) for rank, shade in shades.items()],
+        "cells": [
+            (rank, shade, *at[rank], _pointed(view, rank, shade))
+            for rank, shade in shades.items()
+            if not left
+        ],
         "rows": [
-            (numbers[row * columns], row * cell + max(9, cell // 2 + 3)) for row in range(0, rows, every)
-        ]
-        if left
-        else [],
+            (numbers[row * columns], row * cell + max(9, cell // 2 + 3))
+            for row in range(0, rows, every)
+            if left
+        ],
         "marks": [
             (at[rank][0] - reach // 2, at[rank][1] - reach // 2, size + reach)
-            for rank, shade in shades.items()
-            if shade == "culprit"
+            for rank in by_shade.get("culprit", ())
         ],
-        "mark": "hollow" if cell > 12 else "s-culprit",
+        "mark": mark,
     }
 
 
@@ -237,9 +232,8 @@ def _timeline(ranks: Sequence[RankEvidence], culprit: int | None) -> dict[str, A
     lengths: dict[str, float] = {}
     for bar in (bar for found in of_rank.values() for bar in found):
         lengths[bar.name] = lengths.get(bar.name, 0.0) + bar.begun - bar.ended
-    order = sorted(
-        lengths, key=lambda name: (-lengths[name], name)
-    )  # those with the longest bars differ most
+    # Those with the longest bars differ most.
+    order = sorted(lengths, key=lambda name: (-lengths[name], name))
     colours = {name: min(index, COLOURS - 1) for index, name in enumerate(order)}
     bottom = TOP + len(ranks) * LANE
     kinds = {event.kind for rank in ranks if rank.board for event in rank.board.events}
@@ -317,14 +311,11 @@ def _stacks(view: IncidentView) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
 
 
 def _frames(frames: Sequence[Frame]) -> list[tuple[str, bool]]:
-    return [
-        (
-            f"{visible(frame.function, 100)}  {visible(frame.file, 150)}"
-            + (f":{frame.line}" if frame.line else ""),
-            is_own(frame),
-        )
-        for frame in frames
-    ]
+    found = []
+    for frame in frames:
+        line = f":{frame.line}" if frame.line else ""
+        found.append((f"{visible(frame.function, 100)}  {visible(frame.file, 150)}{line}", is_own(frame)))
+    return found
 
 
 def _nodes(view: IncidentView) -> Iterator[str]:

@@ -198,12 +198,9 @@ def _walked(value: Any, known: re.Pattern[str] | None, seen: dict[str, str]) -> 
     if isinstance(value, tuple):
         return tuple(_walked(part, known, seen) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
-        kind = type(value)
-        parts = {each.name: getattr(value, each.name) for each in fields(value)}
-        return kind(
-            **{
-                name: part if (kind, name) in _CODES else _walked(part, known, seen)
-                for name, part in parts.items()
-            }
-        )
+        kind, parts = type(value), {each.name: getattr(value, each.name) for each in fields(value)}
+        walked = {
+            name: _walked(part, known, seen) for name, part in parts.items() if (kind, name) not in _CODES
+        }
+        return kind(**{**parts, **walked})
     return value

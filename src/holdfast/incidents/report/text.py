@@ -15,6 +15,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 
 from ..evidence import AT_EXIT, CRASH, DIAGNOSE, EARLY, Case, Frame, RankEvidence, Thread
@@ -175,18 +176,19 @@ def report_lines(case: Case, judgement: Judgement, *, number: int = 0, folder: s
     head = head_lines(view)
     foot = list(_foot(view, number, folder))
     body = fitted([found for found in sections(view) if found.lines], MOST - len(head) - len(foot))
-    return [*(line if len(line) <= LONGEST else line[: LONGEST - 2] + " …" for line in (*head, *body)), *foot]
+    return [*map(_cut, (*head, *body)), *foot]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST else line[: LONGEST - 2] + " …"
 
 
 def head_lines(view: IncidentView) -> list[str]:
     """The block that a person reads first: who, since when, in what, the next step; then all steps, and why."""
     sentence = f"Verdict (confidence {view.verdict.confidence}): {visible(view.verdict.sentence, 600)}"
     lines = [*_wrapped(f"Next step: {next_step(view)}")[:3], *_wrapped(sentence)[:5]]
-    return [
-        view.headline(),
-        *lines,
-        *(f"  {line}" for line in (*_detected(view), *where_lines(view, GROUPS))),
-    ]
+    where = (f"  {line}" for line in (*_detected(view), *where_lines(view, GROUPS)))
+    return [view.headline(), *lines, *where]
 
 
 def _wrapped(text: str) -> list[str]:
@@ -209,9 +211,8 @@ def _detected(view: IncidentView) -> Iterator[str]:
 def where_lines(view: IncidentView, most: int) -> Iterator[str]:
     """The culprit's sections, state and step; then the other ranks, those with the same activity in one line."""
     if view.culprit:
-        names = [
-            visible(each.name, 40) for each in (view.culprit.board.sections if view.culprit.board else ())
-        ]
+        sections = view.culprit.board.sections if view.culprit.board else ()
+        names = [visible(each.name, 40) for each in sections]
         place = visible(view.activity.place, 100) if view.activity else ""
         parts = [" > ".join([*names, *([place] if place else [])]), state(view.culprit), step(view.culprit)]
         if text := ", ".join(part for part in parts if part):
@@ -270,7 +271,7 @@ def rejudged_lines(then: Judgement, now: Judgement, *, number: int = 0) -> list[
         lines.append("  Activities that changed:")
     for (kind, new_kind), group in found[:MOST]:
         lines.append(f"    {counted([activity.rank for activity in group])}: {kind} -> {new_kind}")
-    return [line if len(line) <= LONGEST else line[: LONGEST - 2] + " …" for line in lines]
+    return [*map(_cut, lines)]
 
 
 def _whom(verdict: Verdict) -> str:
@@ -320,12 +321,8 @@ def _of_culprit(view: IncidentView, culprit: RankEvidence) -> Iterator[Section]:
     elif thread := main_thread(culprit):
         source = f" (source: {culprit.stacks_from.value})" if culprit.stacks_from.value else ""
         marked = "; > marks the program's own code" if any(map(is_own, thread.frames)) else ""
-        yield Section(
-            f"Python stack, the innermost call first{marked}{source}",
-            tuple(stack_lines(thread.frames, 8)),
-            1,
-            8,
-        )
+        title = f"Python stack, the innermost call first{marked}{source}"
+        yield Section(title, tuple(stack_lines(thread.frames, 8)), 1, 8)
     own = [thread for thread in other_threads(culprit) if any(map(is_own, thread.frames))]
     lines = tuple(f"{visible(thread.name, 40)}: {_calls(thread.frames)}" for thread in own)
     yield Section("Other threads in the program's own code", lines, 2, 3)
@@ -359,7 +356,7 @@ def stack_lines(frames: Sequence[Frame], most: int) -> list[str]:
     """At most `most` lines: the innermost call, the program's own calls, then the others; gaps are counted."""
     own = [index for index, frame in enumerate(frames) if is_own(frame)]
     chosen: set[int] = set()
-    for index in dict.fromkeys([*range(min(1, len(frames))), *own, *range(len(frames))]):
+    for index in dict.fromkeys([*range(len(frames))[:1], *own, *range(len(frames))]):
         if len(_with_gaps(frames, chosen | {index})) <= max(most, 3):
             chosen.add(index)
     return _with_gaps(frames, chosen)
@@ -367,16 +364,12 @@ def stack_lines(frames: Sequence[Frame], most: int) -> list[str]:
 
 def _with_gaps(frames: Sequence[Frame], chosen: set[int]) -> list[str]:
     lines: list[str] = []
-    gap = 0
-    for index in range(len(frames) + 1):
-        if index < len(frames) and index not in chosen:
-            gap += 1
-            continue
-        if gap:
-            lines.append(f"  … {gap} calls" if gap > 1 else "  … 1 call")
-            gap = 0
-        if index < len(frames):
-            lines.append(f"{'>' if is_own(frames[index]) else ' '} {call(frames[index])}")
+    for is_shown, part in groupby(enumerate(frames), lambda each: each[0] in chosen):
+        calls = [frame for _, frame in part]
+        if is_shown:
+            lines += [f"{'>' if is_own(frame) else ' '} {call(frame)}" for frame in calls]
+        else:
+            lines.append(f"  … {len(calls)} calls" if len(calls) > 1 else "  … 1 call")
     return lines
 
 
@@ -433,12 +426,13 @@ def fitted(found: Sequence[Section], room: int) -> list[str]:
     """The sections in `room` lines: each gets its share in the order of weight, then what is left."""
     given = dict.fromkeys(range(len(found)), 0)
     by_weight = sorted(given, key=lambda index: found[index].weight)
-    for wanted in (lambda s: s.share, lambda s: len(s.lines)):
+    for share in (True, False):
         for index in by_weight:
             section = found[index]
+            wanted = min(section.share, len(section.lines)) if share else len(section.lines)
             free = room - sum(many + 1 for many in given.values() if many)
             free -= 0 if given[index] else 1  # its title
-            given[index] += max(0, min(min(wanted(section), len(section.lines)) - given[index], free))
+            given[index] += max(0, min(wanted - given[index], free))
     lines: list[str] = []
     for index, section in enumerate(found):
         if many := given[index]:
