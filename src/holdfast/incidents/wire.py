@@ -119,32 +119,28 @@ def _decoder_of_fields(kind: type) -> Callable[[Any], Any]:
     return instance
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
-        raise TypeError(f"a number is expected, not {value!r:.40}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise TypeError(f"a number is expected, not {value!r:.40}")
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text is expected, not {value!r:.40}")
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"true or false is expected, not {value!r:.40}")
-    return value
-
-
 LARGEST_NUMBER = (1 << 63) - 1
-_PLAIN: Mapping[Any, Callable[[Any], Any]] = {int: _whole, float: _number, str: _text, bool: _truth}
+
+
+def _checked(fits: Callable[[Any], bool], what: str) -> Callable[[Any], Any]:
+    """A function that gives its value back, and raises TypeError where it does not fit."""
+
+    def fitting(value: Any) -> Any:
+        if not fits(value):
+            raise TypeError(f"{what} is expected, not {value!r:.40}")
+        return value
+
+    return fitting
+
+
+_whole = _checked(lambda value: type(value) is int and abs(value) <= LARGEST_NUMBER, "a number")
+_number = _checked(lambda value: type(value) in (int, float) and math.isfinite(value), "a number")
+_PLAIN: Mapping[Any, Callable[[Any], Any]] = {
+    int: _whole,
+    float: lambda value: float(_number(value)),
+    str: _checked(lambda value: isinstance(value, str), "a text"),
+    bool: _checked(lambda value: isinstance(value, bool), "true or false"),
+}
 
 
 # -- thousands of members, the same ones in each entry of each rank ---------------------------------------------

@@ -163,26 +163,18 @@ def collective(entry: Collective) -> str:
     """`all_reduce (sequence 8362) of [[1024]] float32 in group default, begun 31 s ago, not completed (started)`."""
     text = f"{visible(entry.operation, 60)} (sequence {entry.sequence})"
     if entry.sizes:
-        text += f" of {sizes(entry)}"
+        text += f" of {visible(f'{entry.sizes} {entry.dtype}'.strip(), 80)}"
     if entry.group:
         text += f" in group {visible(entry.group, 40)}"
-    return f"{text}, begun {seconds(entry.ago)} ago, {completion(entry)}"
-
-
-def sizes(entry: Collective) -> str:
-    """`[[1024]] float32`."""
-    return visible(f"{entry.sizes} {entry.dtype}".strip(), 80)
+    is_completed = entry.state == "completed"
+    state = "completed" if is_completed else f"not completed ({visible(entry.state, 30)})"
+    return f"{text}, begun {seconds(entry.ago)} ago, {state}"
 
 
 def operation(activity: Activity) -> str:
     """`all_reduce (sequence 8362)`, of a rank that waits for its peers."""
     number = f" (sequence {activity.sequence})" if activity.sequence is not None else ""
     return f"{visible(activity.operation, 60) or 'a collective'}{number}"
-
-
-def completion(entry: Collective) -> str:
-    """`completed`, `not completed (started)`."""
-    return "completed" if entry.state == "completed" else f"not completed ({visible(entry.state, 30)})"
 
 
 def same_collectives(ranks: Iterable[RankEvidence]) -> list[tuple[Collective, list[int]]]:
@@ -194,16 +186,15 @@ def same_collectives(ranks: Iterable[RankEvidence]) -> list[tuple[Collective, li
             if entry.group not in newest or entry.sequence >= newest[entry.group].sequence:
                 newest[entry.group] = entry
         entries += [(rank.rank, entry) for entry in newest.values()]
-    found = grouped(entries, lambda pair: _agreed(pair[1]))
+
+    def agreed(pair: tuple[int, Collective]) -> tuple[object, ...]:
+        entry, is_completed = pair[1], pair[1].state == "completed"
+        return entry.group, entry.sequence, entry.operation, entry.sizes, entry.dtype, is_completed
+
     return [
         (max((entry for _, entry in same), key=lambda entry: entry.ago), [rank for rank, _ in same])
-        for _, same in found
+        for _, same in grouped(entries, agreed)
     ]
-
-
-def _agreed(entry: Collective) -> tuple[object, ...]:
-    done = entry.state == "completed"
-    return entry.group, entry.sequence, entry.operation, entry.sizes, entry.dtype, done
 
 
 # -- what the evidence shows of one rank -----------------------------------------------------------------------
@@ -237,12 +228,9 @@ def _process(rank: RankEvidence, process: Process) -> Iterator[str]:
     ]
     yield ", ".join(part for part in parts if part)
     if process.sampled_over > 0:
-        over = seconds(process.sampled_over)
-        yield (
-            f"no processor time within {over}"
-            if not process.cpu and not process.switches
-            else f"{process.cpu:.2f} s of processor time within {over} ({process.switches} switches)"
-        )
+        over, switches = seconds(process.sampled_over), process.switches
+        used = f"{process.cpu:.2f} s of processor time within {over} ({switches} switches)"
+        yield used if process.cpu or switches else f"no processor time within {over}"
     if process.read and process.read_over:
         yield f"reads {rate(process.read, process.read_over)}: {process.read} bytes within {seconds(process.read_over)}"
     if process.kernel_stack:
