@@ -15,10 +15,8 @@ import pytest
 
 from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.capture import procfs
-from holdfast.incidents.capture.capture import gather
 from holdfast.incidents.capture.host import OomWatch
 from holdfast.incidents.capture.procfs import link
-from holdfast.incidents.capture.rank_probe import LocalRank
 from holdfast.incidents.capture.waiting_on import kernel_stack, system_call
 from holdfast.incidents.evidence import NodeFaultKind, Process, SystemCall, Target
 from tests.memory_group import group as group
@@ -254,21 +252,6 @@ def test_a_process_that_was_ended_for_want_of_memory(eater: Spawned, group: Path
             assert watch.killed(os.getpid()) == "", "the log names another one"
     finally:
         watch.close()
-
-
-def test_a_rank_that_waits_for_memory(eater: Spawned, group: Path, fifo: Path) -> None:
-    control = group / "memory.oom_control"
-    if not control.exists():
-        pytest.skip("version 2 of control groups does not let a process wait for memory")
-    control.write_text("1")
-    fifo.write_text("go")
-    wait_until(lambda: "under_oom 1" in control.read_text(), what="it waits for memory")
-    rank = LocalRank(0, 0, eater.pid, proc.start_time(eater.pid) or 1, "node-a", None, "")
-    began = time.monotonic()
-    (found,) = gather([rank], began + 3.0, ask=True)
-    assert time.monotonic() - began < 60
-    assert found.process and found.process.memory > 1 << 20
-    eater.kill()
 
 
 def test_a_plain_sigkill_is_no_want_of_memory(spawn: Spawner) -> None:

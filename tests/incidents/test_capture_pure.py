@@ -89,17 +89,6 @@ def test_no_text_makes_them_raise(text: str) -> None:
     assert py_spy.why(text)
 
 
-def test_the_owner_of_a_lock() -> None:
-    locks = (
-        "1: FLOCK  ADVISORY  WRITE 71 fe:00:123 0 EOF\n"
-        "1: -> FLOCK  ADVISORY  WRITE 72 fe:00:123 0 EOF\n"
-        "2: POSIX  ADVISORY  WRITE 80 fe:00:124 0 EOF\n"
-    )
-    assert holder(locks, 72) == 71
-    assert holder(locks, 71) is None
-    assert holder(locks, 80) is None
-
-
 def test_addresses_of_connections() -> None:
     assert address("0100007F:733C") == "127.0.0.1:29500"
     assert address("0000000000000000FFFF00000100007F:0050") == "[::ffff:127.0.0.1]:80"
