@@ -144,11 +144,8 @@ class Processes:
 
     def ranks(self, pids: Iterable[int]) -> dict[int, Environment]:
         """Those of these processes that have the number of a rank in their environment."""
-        return {
-            pid: each
-            for pid, each in self.environments(pids).items()
-            if _number(each, RANK_NAMES) is not None
-        }
+        found = self.environments(pids)
+        return {pid: each for pid, each in found.items() if _number(each, RANK_NAMES) is not None}
 
     def command(self, pid: int) -> str:
         """Its command line, on one line and shortened; its name where it cannot be read."""
@@ -211,19 +208,15 @@ def _job_of(asked: int, until: float) -> Job:
         return _job_of_launcher(launchers[_one(launchers, name, processes)], processes, f"below {name}: ")
     line = processes.line(pid)
     ranks_above = processes.ranks(line)
-    top = next(
-        (each for each, parent in zip(line, [*line[1:], 0], strict=True) if parent not in ranks_above), pid
-    )
+    parents = zip(line, [*line[1:], 0], strict=True)
+    top = next((each for each, parent in parents if parent not in ranks_above), pid)
     if pid in ranks_above:
         which = "is" if top == pid else f"is below {top}, which is"
         children = [each.pid for each in processes.stats.values() if each.ppid == processes.stats[top].ppid]
         running = processes.ranks(each for each in children if processes.stats[each].is_running)
         own = ranks_above[top]
-        local = {
-            each: env
-            for each, env in running.items()
-            if all(env.get(key) == own.get(key) for key in SAME_JOB)
-        }
+        job = [own.get(key) for key in SAME_JOB]
+        local = {each: env for each, env in running.items() if [env.get(key) for key in SAME_JOB] == job}
         return _job_of_others({top: own} | local, processes, f"process {asked} {which} a rank; ")
     ranks = processes.ranks(below)
     ranks = {each: env for each, env in ranks.items() if processes.stats[each].ppid not in ranks}
@@ -391,10 +384,8 @@ def _job_of_others(local: dict[int, Environment], processes: Processes, why: str
         rank = _number(each, RANK_NAMES) or 0
         local_rank = _number(each, LOCAL_RANK_NAMES)
         board, prefix = _own_board(each.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, ""), pid, processes)
-        start = processes.stats[pid].start_time
-        found.append(
-            LocalRank(rank, rank if local_rank is None else local_rank, pid, start, place.node, board, prefix)
-        )
+        local_rank, start = rank if local_rank is None else local_rank, processes.stats[pid].start_time
+        found.append(LocalRank(rank, local_rank, pid, start, place.node, board, prefix))
     parent = processes.stats[first].ppid
     title = f"{why}{_how_many(len(found), place)}, started by process {parent} ({processes.command(parent)})"
     return Job(title, place, sorted(found, key=lambda rank: (rank.rank, rank.pid)), own)
