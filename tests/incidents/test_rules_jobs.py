@@ -12,19 +12,15 @@ from typing import Any
 import pytest
 
 from holdfast.incidents import rules
-from holdfast.incidents.classify import nature_of_lines
 from holdfast.incidents.classify import raised as raised_as
 from holdfast.incidents.evidence import (
     BoardFacts,
     Case,
     Child,
     Collective,
-    Exit,
     Frame,
     KernelThread,
     Missing,
-    NodeEvidence,
-    PassedLimit,
     Process,
     RankEvidence,
     StackSource,
@@ -34,7 +30,7 @@ from holdfast.incidents.evidence import (
     TriggerKind,
 )
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM
-from tests.incidents.cases import expect
+from tests.incidents.cases import ended, expect, limit, node
 
 PYTHON = "/opt/conda/lib/python3.11"
 PACKAGES = f"{PYTHON}/site-packages"
@@ -98,33 +94,22 @@ def reached(number: int, sequence: int, state: str, *calls: Call, **more: Any) -
     return rank(number, *calls, collectives=entries, **more)
 
 
-def gone(number: int, status: int, ago: float, lines: tuple[str, ...] = (), **more: Any) -> RankEvidence:
-    end = Exit(status, ago=ago, asked=more.pop("asked", False), oom_killed=more.pop("oom_killed", False))
-    found = RankEvidence(number, number % 8, 7000 + number, "n0", exit=end, last_lines=lines)
-    return replace(found, stderr=nature_of_lines(lines), **more)
-
-
 def case(
     ranks: list[RankEvidence], trigger: TriggerKind = TriggerKind.HANG, passed: int | None = 0, **more: Any
 ) -> Case:
     """Of one node; rank `passed` is over its limit."""
-    if passed is not None:
-        limit = PassedLimit("heartbeat", 40.1, 40.0)
-        ranks = [replace(each, passed=limit) if each.rank == passed else each for each in ranks]
-    node = NodeEvidence(
-        "n0", trigger, world_size=len(ranks), at=1e9, mono=1e4, accused=passed, ranks=tuple(ranks)
-    )
-    return Case((replace(node, **more),))
+    ranks = [replace(each, passed=limit(40.1)) if each.rank == passed else each for each in ranks]
+    return Case((node(*ranks, trigger=trigger, accused=passed, **more),))
 
 
 def two_nodes(ranks: list[RankEvidence], passed: int) -> Case:
     half, found = len(ranks) // 2, []
     for number, of_node in enumerate((ranks[:half], ranks[half:])):
-        name, is_own = f"n{number}", passed in [each.rank for each in of_node]
-        trigger = TriggerKind.HANG if is_own else TriggerKind.ELSEWHERE
-        placed = [replace(each, node=name) for each in of_node]
-        found += case(placed, trigger, passed if is_own else None, node=name, node_rank=number).nodes
-    return Case(tuple(replace(each, nodes=2, world_size=len(ranks)) for each in found))
+        more = {"name": f"n{number}", "node_rank": number, "nodes": 2, "world_size": len(ranks)}
+        is_own = passed in [each.rank for each in of_node]
+        how = (TriggerKind.HANG, passed) if is_own else (TriggerKind.ELSEWHERE, None)
+        found += case(of_node, *how, **more).nodes
+    return Case(tuple(found))
 
 
 FUTEX = waiting("futex", "futex_wait_queue")
@@ -230,18 +215,26 @@ def watchdog_aborts() -> Case:
     )
     two = rank(2, ("poll", "/workspace/aurora/license.py", 70), LINE, process=SLEEP)
     return case(
-        [gone(0, -6, 0.4, lines), gone(1, -6, 0.2, lines), two, gone(3, -6, 0.1, lines)], TriggerKind.CRASH
+        [
+            ended(0, -6, 0.4, last_lines=lines),
+            ended(1, -6, 0.2, last_lines=lines),
+            two,
+            ended(3, -6, 0.1, last_lines=lines),
+        ],
+        TriggerKind.CRASH,
     )
 
 
 def illegal_access() -> Case:
     """A kernel of rank 1 reads where it must not; the others lose it."""
     text = "NCCL error in: ProcessGroupNCCL.cpp:1331, remote process exited or there was a network error"
-    lost = [gone(number, 1, 0.1, raised=raised_as("DistBackendError", text, "", 0.1)) for number in (0, 2, 3)]
+    lost = [
+        ended(number, 1, 0.1, raised=raised_as("DistBackendError", text, "", 0.1)) for number in (0, 2, 3)
+    ]
     error = raised_as(
         "torch.AcceleratorError", "CUDA error: an illegal memory access was encountered", "", 0.9
     )
-    return case([lost[0], gone(1, 1, 0.6, raised=error), *lost[1:]], TriggerKind.CRASH)
+    return case([lost[0], ended(1, 1, 0.6, raised=error), *lost[1:]], TriggerKind.CRASH)
 
 
 def workers_blocked() -> Case:
@@ -327,7 +320,9 @@ def asks(of: int) -> Process:
 def torch_says_timed_out() -> Case:
     """`Work.wait(timeout)` raises on all ranks but the one that is stopped."""
     message = "Operation timed out!"
-    ranks = [gone(number, 1, 1.0, raised=raised_as("RuntimeError", message, "", 1.1)) for number in (0, 1, 2)]
+    ranks = [
+        ended(number, 1, 1.0, raised=raised_as("RuntimeError", message, "", 1.1)) for number in (0, 1, 2)
+    ]
     return case([*ranks, rank(3, process=waiting("futex", state="T"))], passed=3)
 
 
@@ -344,19 +339,19 @@ def written(call: str, path: str, *below: Call) -> Case:
 def after_a_crash(third: RankEvidence) -> Case:
     """Two ranks lost a connection."""
     text = "[/pytorch/gloo/pair.cc:571] Connection closed by peer [10.0.0.1]"
-    lost = [gone(number, 1, 0.5, raised=raised_as("RuntimeError", text, "", 0.5)) for number in (0, 1)]
+    lost = [ended(number, 1, 0.5, raised=raised_as("RuntimeError", text, "", 0.5)) for number in (0, 1)]
     return case([*lost, third], TriggerKind.CRASH, 2)
 
 
 def crashed(line: str) -> Case:
     """Rank 2 has died by a signal, after this line in stderr."""
-    return after_a_crash(gone(2, -11, 1.0, (line, "Fatal Python error: Segmentation fault")))
+    return after_a_crash(ended(2, -11, 1.0, last_lines=(line, "Fatal Python error: Segmentation fault")))
 
 
 def own_timeout() -> Case:
     """A timeout of the program's own is a cause."""
     text = "feature store: wait for shard 7 timed out"
-    return after_a_crash(gone(2, 1, 1.0, raised=raised_as("TimeoutError", text, "", 1.0)))
+    return after_a_crash(ended(2, 1, 1.0, raised=raised_as("TimeoutError", text, "", 1.0)))
 
 
 def has_finished() -> Case:
@@ -489,7 +484,7 @@ def late_gpu_of_two() -> Case:
 def absent_from_a_barrier() -> Case:
     """Rank 0 reports that rank 2 was absent, which sleeps; rank 1 may wait for its GPU."""
     error = raised_as("RuntimeError", "Rank 2 failed to pass monitoredBarrier in 30000 ms", "", 0.2)
-    ranks = [gone(0, 1, 0.1, raised=error), rank(1), rank(2, THROTTLE, LINE, process=SLEEP)]
+    ranks = [ended(0, 1, 0.1, raised=error), rank(1), rank(2, THROTTLE, LINE, process=SLEEP)]
     return case(ranks, TriggerKind.CRASH)
 
 
@@ -562,7 +557,7 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "torch says that it timed out": (torch_says_timed_out(), (3, "stopped")),
     "absent from torch's barrier": (absent_from_a_barrier(), (2, "user_code")),
     "all raise the same": (
-        case([gone(n, 1, 0.9 + n / 100, raised=raised_as("FloatingPointError", "NaN", "", 1.0)) for n in FOUR]),
+        case([ended(n, 1, 0.9 + n / 100, raised=raised_as("FloatingPointError", "NaN", "", 1.0)) for n in FOUR]),
         (None, "exception"),
     ),
     "native waits for a rank that sleeps": (posts_a_wait(), (0, "user_code")),
