@@ -119,9 +119,9 @@ def main_stack(rank: RankEvidence) -> tuple[Frame, ...] | None:
 def _of_process(rank: RankEvidence) -> Activity | None:
     """A process that has ended, is stopped, or is blocked in the kernel."""
     process, number = rank.process, rank.rank
-    state = process.state[:1] if process else ""
     if process is None:
         return None
+    state = process.state[:1]
     if process.state == "gone" or state in ("Z", "X"):
         if rank.board is not None and rank.board.finished:
             return Activity(number, Kind.FINISHED, "has ended after it reported that it was finished", PROOF)
