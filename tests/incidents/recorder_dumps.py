@@ -1,14 +1,19 @@
-"""Made-up dumps of torch's flight recorder, as NCCL's process groups leave them."""
+"""Made-up dumps of torch's flight recorder, as NCCL's process groups leave them, for our judge and torch's analyser."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
+
+import pytest
 
 from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.incidents.capture.stack_request import read_answer
@@ -17,10 +22,26 @@ from holdfast.incidents.rules import judge
 from holdfast.incidents.verdict import Judgement
 from tests.incidents.cases import board, frames, node, process
 
-Groups = Mapping[str, Sequence[int]]
-"""The process groups of a job: the ranks of each, by `name:description` as torch has them: `0:default_pg`, `3:tp`."""
+VERSION = "2.10"
+Entry = dict[str, Any]
 SPINS = (Thread("MainThread", frames("step (train.py:40)\n<module> (train.py:80)"), main=True),)
 """Under `loss.item()` the stack ends in the program's own line, and the processor is busy."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of a job: the ranks of each, and its description."""
+
+    ranks: Mapping[str, Sequence[int]]
+    """By `name:description`, as torch names them: `0:default_pg`, `3:tp`."""
+
+    def of(self, rank: int) -> dict[str, dict[str, str]]:
+        """As a dump has them."""
+        return {
+            _name(key): {"name": _name(key), "desc": _desc(key), "ranks": str(list(ranks))}
+            for key, ranks in self.ranks.items()
+            if rank in ranks
+        }
 
 
 def _name(key: str) -> str:
@@ -36,7 +57,7 @@ class Recorder:
 
     def __init__(self, rank: int, groups: Groups, backend: str = "nccl") -> None:
         self.rank, self.groups, self.backend = rank, groups, backend
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[Entry] = []
         self._collectives: dict[str, int] = {}
         self._p2p: dict[str, int] = {}
 
@@ -51,7 +72,8 @@ class Recorder:
         """A collective; `batch`: it has the number of the one before it."""
         if not more.pop("batch", False):
             self._collectives[group] = self._collectives.get(group, 0) + 1
-        return self._add(operation, state, group, sizes, False, **more)
+        out = more.pop("out", sizes)
+        return self._add(operation, state, group, sizes, out, False, **more)
 
     def p2p(
         self,
@@ -64,35 +86,83 @@ class Recorder:
         **more: Any,
     ) -> Recorder:
         """A send or a receive; peers are numbers within the group."""
-        me = list(self.groups[group]).index(self.rank)
+        me = list(self.groups.ranks[group]).index(self.rank)
         if not batch:
             self._p2p[group] = self._p2p.get(group, 0) + 1
         arrow = "->" if operation == "send" else "<-"
-        return self._add(f"{operation} {me}{arrow}{peer}", state, group, None, True, **more)
+        return self._add(f"{operation} {me}{arrow}{peer}", state, group, None, None, True, **more)
 
     def coalesced(self, state: str, group: str = "0:default_pg", *, p2p: bool = True) -> Recorder:
         """The end of a batch."""
-        return self._add("coalesced", state, group, None, p2p)
+        return self._add("coalesced", state, group, None, None, p2p)
 
-    def _add(self, operation: str, state: str, group: str, sizes: object, p2p: bool, **more: Any) -> Recorder:
+    def _add(
+        self, operation: str, state: str, group: str, sizes: object, out: object, p2p: bool, **more: Any
+    ) -> Recorder:
         number = len(self.entries)
         created = time.time_ns() - 60 * 10**9 + number * 10**8
         dtype = more.pop("dtype", "Float")
         self.entries.append({
-            "record_id": number, "process_group": (_name(group), _desc(group)), "is_p2p": p2p,
+            "record_id": number, "pg_id": 0, "process_group": (_name(group), _desc(group)),
             "collective_seq_id": self._collectives.get(group, 0), "p2p_seq_id": self._p2p.get(group, 0),
-            "profiling_name": f"{self.backend}:{operation}", "time_created_ns": created,
-            "input_sizes": sizes or [[1024]], "input_dtypes": [dtype], "state": state,
-            "retired": state == "completed", **more,
+            "op_id": number, "profiling_name": f"{self.backend}:{operation}", "time_created_ns": created,
+            "input_sizes": sizes or [[1024]], "input_dtypes": [dtype], "output_sizes": out or sizes or [[1024]],
+            "output_dtypes": [dtype], "state": state, "time_discovered_started_ns": None,
+            "time_discovered_completed_ns": None, "retired": state == "completed", "timeout_ms": 600000,
+            "is_p2p": p2p, "frames": [], **more,
         })  # fmt: skip
         return self
+
+    def dump(self) -> dict[str, Any]:
+        """As torch's file of this rank has it."""
+        pg_config = self.groups.of(self.rank)
+        return {
+            "rank": self.rank,
+            "version": VERSION,
+            "pg_config": pg_config,
+            "entries": deepcopy(self.entries),
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What torch's analyser finds first: ranks that are missing, or that differ from the first rank, and how."""
+
+    missing: frozenset[int] = frozenset()
+    errors: frozenset[tuple[int, str]] = frozenset()
+
+
+def analysed(recorders: Sequence[Recorder], *, incomplete: bool = False) -> Answer:
+    """By torch. Raises what it raises."""
+    from torch.distributed.flight_recorder.components import builder, utils
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            utils, "tabulate", lambda rows, **_: rows, raising=False
+        )  # it prints tables, if installed
+        given = Namespace(
+            verbose=False, just_print_entries=False, allow_incomplete_ranks=incomplete, mismatch_cap=10
+        )
+        details = {f"rank{each.rank}": each.dump() for each in recorders}
+        found = builder.build_db(details, given, VERSION)
+    for each in found.collectives:
+        if each.mismatch_collectives:
+            errors = each.mismatch_collectives.items()
+            return Answer(
+                errors=frozenset((rank, wrong.type_of_mismatch.state.name) for rank, wrong in errors)
+            )
+        if each.missing_ranks:
+            return Answer(missing=frozenset(each.missing_ranks))
+    return Answer()
 
 
 def collectives(recorder: Recorder) -> tuple[Collective, ...]:
     """As the helper thread of a rank answers, and as its node reads the answer."""
     module = rank_answer()
-    members = {_name(key): list(ranks) for key, ranks in recorder.groups.items() if recorder.rank in ranks}
-    dump = json.loads(json.dumps({"entries": recorder.entries}))
+    members = {
+        _name(key): list(ranks) for key, ranks in recorder.groups.ranks.items() if recorder.rank in ranks
+    }
+    dump = json.loads(json.dumps(recorder.dump()))
     groups, _ = module._groups(dump, members)
     text = json.dumps({"pid": 1, "questions": ["q"], "complete": True, "threads": [], "groups": groups})
     answer = read_answer(text.encode(), "q", 1)

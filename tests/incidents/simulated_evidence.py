@@ -14,7 +14,7 @@ from holdfast.incidents import classify
 from holdfast.incidents import evidence as E
 from holdfast.incidents.schema_1 import system_call
 from tests.incidents.cases import INSTALLED, PYTHON, process
-from tests.incidents.recorder_dumps import Recorder, collectives
+from tests.incidents.recorder_dumps import Groups, Recorder, collectives
 from tests.incidents.simulated_ranks import CALL, COMPUTE, FAULT, LOAD, SAVE, SYNC, TICK, Job, Op, Rank
 
 TRAIN = "/home/me/job/train.py"
@@ -136,7 +136,7 @@ def _doing(job: Job, rank: Rank, looks: Looks, rng: random.Random) -> tuple[tupl
 
 
 def _entries(job: Job, rank: Rank, looks: Looks, now: float) -> tuple[E.Collective, ...]:
-    recorder = Recorder(rank.number, job.groups, job.backend)
+    recorder = Recorder(rank.number, Groups(job.groups), job.backend)
     present, gloo = time.time_ns(), job.backend == "gloo"
     for call in rank.calls:
         if gloo and call.op.is_p2p:

@@ -1,4 +1,4 @@
-"""What a rank tells of its collectives, from torch's flight recorder, and what is judged of dumps of NCCL's form."""
+"""What a rank tells of its collectives, from torch's flight recorder; and torch's own analyser on the same dumps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.incidents.capture.stack_request import read_answer
 from holdfast.incidents.evidence import Collective, Missing, StackSource
 from holdfast.incidents.verdict import HIGH, LOW
 from tests.incidents.armed_ranks import Rank, unhurried
-from tests.incidents.recorder_dumps import Groups, Recorder, judged, rank_answer
+from tests.incidents.recorder_dumps import Answer, Groups, Recorder, analysed, judged, rank_answer
 from tests.processes import Spawner
 
 __all__ = ["unhurried"]  # a fixture
@@ -44,8 +44,6 @@ HANGS = """
 mine = dist.new_group([0, 1], group_desc="mine")
 for _ in range(20):
     dist.all_reduce(t)
-for _ in range(3):
-    dist.send(t, 1) if rank == 0 else dist.recv(t, 0)
 dist.broadcast(torch.ones(2, 3), 0, group=mine)
 if rank == 0:
     say("ready")
@@ -60,7 +58,7 @@ elsewhere()
 
 @pytest.mark.slow
 def test_who_waits_in_which_collective(spawn: Spawner, tmp_path: Path) -> None:
-    """Sends and receives, which gloo counts and does not record, do not move the numbers."""
+    """On torch's own default of its recorder, and without it."""
     waits, elsewhere = (each.ready() for each in pair(spawn, tmp_path, HANGS))
     waits.process.wait_for(lambda: last(waits).state == "scheduled")
     found = last(waits)
@@ -73,6 +71,24 @@ def test_who_waits_in_which_collective(spawn: Spawner, tmp_path: Path) -> None:
     kept = [each for each in waits.ask().collectives if each.group == "default_pg"]
     assert [each.sequence for each in kept] == list(range(6, 22))
     elsewhere.within("elsewhere")
+
+
+SENDS = """
+for number in range(3):
+    if rank == 0:
+        dist.send(t, 1)
+    dist.all_reduce(t) if rank == 1 - 1 else (dist.recv(t, 0), dist.all_reduce(t))
+    dist.monitored_barrier()
+say("ready")
+dist.all_reduce(t) if rank == 0 else __import__("time").sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_point_to_point_operations_do_not_move_the_numbers(spawn: Spawner, tmp_path: Path) -> None:
+    waits, elsewhere = (each.ready() for each in pair(spawn, tmp_path, SENDS))
+    waits.process.wait_for(lambda: last(waits).sequence == 4)
+    assert last(elsewhere).sequence == 3
 
 
 CALLS = """
@@ -94,6 +110,14 @@ def test_peer_of_a_blocking_call_is_its_global_rank(spawn: Spawner, tmp_path: Pa
         rank.process.wait_for(lambda rank=rank: rank.ask().peer is not None)
         assert rank.ask().peer == peer
     assert ranks[1].ask().peer is None
+
+
+@pytest.mark.slow
+def test_where_they_cannot_be_told_nothing_is_said(spawn: Spawner, tmp_path: Path) -> None:
+    waits, _ = (each.ready() for each in pair(spawn, tmp_path, SENDS, TORCH_FR_BUFFER_SIZE="3"))
+    found = waits.ask()
+    assert not found.collectives and found.no_collectives is Missing.NOT_RECORDED and found.stacks
+    assert "not comparable" in " ".join(found.notes)
 
 
 def test_a_recorder_that_is_off(spawn: Spawner, tmp_path: Path) -> None:
@@ -162,12 +186,6 @@ def test_a_batch_of_sends_has_the_state_of_its_end() -> None:
     assert (one.operation, one.state, one.sequence) == (f"coalesced[{operations}]", "completed", 4)
 
 
-def test_numbers_that_mean_nothing_on_other_ranks_are_left_out() -> None:
-    """A ring of gloo's recorder that has wrapped, after sends that it has not recorded."""
-    entries = [entry(number, "gloo:all_reduce", record_id=number) for number in (5, 6, 8)]
-    assert rank_answer()._groups({"entries": entries}, {}) == ([], ["default_pg"])
-
-
 def test_the_oldest_pending_and_the_newest_are_kept() -> None:
     """NCCL enqueues ahead: the stuck one is far behind the newest."""
     entries = [
@@ -209,12 +227,12 @@ def test_what_the_user_said_of_the_recorder_holds() -> None:
     assert flight_recorder({"TORCH_NCCL_TRACE_BUFFER_SIZE": "5"}) == {}
 
 
-# -- the judge, on dumps of NCCL's form
+# -- our judge and torch's own analyser of flight-recorder dumps, on the same dumps of NCCL's form
 
 
-WORLD = {"0:default_pg": range(4)}
-PARALLEL = {"0:default_pg": range(4), "1:tp": [0, 1], "2:tp": [2, 3], "3:dp": [0, 2], "4:dp": [1, 3]}
-ONE_NAME = {"0:default_pg": range(4), "7:tp": [0, 1], "8:tp": [2, 3]}
+WORLD = Groups({"0:default_pg": range(4)})
+PARALLEL = Groups({"0:default_pg": range(4), "1:tp": [0, 1], "2:tp": [2, 3], "3:dp": [0, 2], "4:dp": [1, 3]})
+ONE_NAME = Groups({"0:default_pg": range(4), "7:tp": [0, 1], "8:tp": [2, 3]})
 Jobs = list[Recorder]
 
 
@@ -277,6 +295,57 @@ def batch(recorder: Recorder, first: str = "all_reduce") -> None:
     recorder.call("allreduce_coalesced", "started", batch=True)
 
 
+def missing(*ranks: int) -> Answer:
+    return Answer(missing=frozenset(ranks))
+
+
+def errors(how: str, *ranks: int) -> Answer:
+    return Answer(errors=frozenset((rank, how) for rank in ranks))
+
+
+TYPE, SIZE = "COLLECTIVE_TYPE_MISMATCH", "SIZE_OR_SYNTAX_MISMATCH"
+DTYPE, STATE = "COLLECTIVE_DTYPE_MISMATCH", "COLLECTIVE_STATE_MISMATCH"
+AGREES: dict[str, tuple[Jobs, Answer, int, str]] = {
+    "missing rank": (job(all_but(2)), missing(2), 2, "user_code"),
+    "missing first rank": (job(all_but(0)), missing(0), 0, "user_code"),
+    "missing rank, others ahead": (job(ahead), missing(1), 1, "user_code"),
+    "operation": (
+        job(all_but(2, lambda each: each.call("broadcast", "started"))), errors(TYPE, 2), 2, "mismatched_collective",
+    ),
+    "size": (
+        job(all_but(1, lambda each: each.call("all_reduce", "started", sizes=[[8]]))), errors(SIZE, 1), 1,
+        "mismatched_collective",
+    ),
+    "type": (
+        job(all_but(1, lambda each: each.call("all_reduce", "started", dtype="Half"))), errors(DTYPE, 1), 1,
+        "mismatched_collective",
+    ),
+    "order": (job(other_order), errors(TYPE, 2), 2, "mismatched_collective"),
+    "GPU that never began": (
+        job(all_but(3, lambda each: each.call("all_reduce", "scheduled"))), errors(STATE, 3), 3, "missing_collective",
+    ),
+    "one of two groups of one name": (job(in_one_of_two, ONE_NAME), missing(3), 3, "user_code"),
+    "batch of collectives": (
+        job(lambda each, rank: batch(each) if rank != 2 else None), missing(2), 2, "user_code",
+    ),
+    "operation in a batch": (
+        job(lambda each, rank: batch(each, "broadcast" if rank == 2 else "all_reduce")), errors(TYPE, 2), 2,
+        "mismatched_collective",
+    ),
+}  # fmt: skip
+"""Name: the job, torch's answer, our culprit and kind."""
+
+
+@pytest.mark.parametrize("name", AGREES)
+def test_judge_and_torchs_analyser_agree(name: str) -> None:
+    found, answer, culprit, kind = AGREES[name]
+    verdict = judged(found).verdict
+
+    assert analysed(found) == answer
+    assert (verdict.rank, verdict.kind) == (culprit, kind)
+    assert {verdict.rank} == answer.missing | {rank for rank, _ in answer.errors}
+
+
 def chain(recorder: Recorder, rank: int) -> None:
     """A pipeline: each receives from the one before, and 0 never sends."""
     if rank:
@@ -306,60 +375,86 @@ def wrong_ring(recorder: Recorder, rank: int) -> None:
         recorder.call("all_reduce", "started")
 
 
-MISMATCH = "mismatched_collective"
-JOBS: dict[str, tuple[Jobs, int | None, str]] = {
-    "missing rank": (job(all_but(2)), 2, "user_code"),
-    "missing first rank": (job(all_but(0)), 0, "user_code"),
-    "missing rank, others ahead": (job(ahead), 1, "user_code"),
-    "operation": (job(all_but(2, lambda each: each.call("broadcast", "started"))), 2, MISMATCH),
-    "operation of the first rank": (job(all_but(0, lambda each: each.call("broadcast", "started"))), 0, MISMATCH),
-    "size": (job(all_but(1, lambda each: each.call("all_reduce", "started", sizes=[[8]]))), 1, MISMATCH),
-    "type": (job(all_but(1, lambda each: each.call("all_reduce", "started", dtype="Half"))), 1, MISMATCH),
-    "order": (job(other_order), 2, MISMATCH),
-    "GPU that never began": (
-        job(all_but(3, lambda each: each.call("all_reduce", "scheduled"))), 3, "missing_collective",
+NONE = Answer()
+DIFFERS: dict[str, tuple[Jobs, Answer, int | None, str]] = {
+    # torch compares all ranks with the first one; we take the majority
+    "wrong first rank": (
+        job(all_but(0, lambda each: each.call("broadcast", "started"))), errors(TYPE, 1, 2, 3), 0,
+        "mismatched_collective",
     ),
     "first GPU that never began": (
-        job(all_but(0, lambda each: each.call("all_reduce", "scheduled"))), 0, "missing_collective",
+        job(all_but(0, lambda each: each.call("all_reduce", "scheduled"))), errors(STATE, 1, 2, 3), 0,
+        "missing_collective",
     ),
-    "one of two groups of one name": (job(in_one_of_two, ONE_NAME), 3, "user_code"),
-    "victim in another group": (job(in_dp, PARALLEL), 3, "user_code"),
-    "batch of collectives": (job(lambda each, rank: batch(each) if rank != 2 else None), 2, "user_code"),
-    "operation in a batch": (
-        job(lambda each, rank: batch(each, "broadcast" if rank == 2 else "all_reduce")), 2, MISMATCH,
+    # torch lists both; we name one as a guess
+    "two of four missing": (
+        job(lambda each, rank: rank < 2 and each.call("all_reduce", "started")), missing(2, 3), 2, "user_code",
     ),
+    # torch names 2, which waits for 3 in another group; we follow the waits to their end
+    "victim in another group": (job(in_dp, PARALLEL), missing(2), 3, "user_code"),
+    # torch counts the rank as missing from the batch; we compare the operations of one number
     "operation beside a batch": (
-        job(lambda each, rank: batch(each) if rank != 2 else each.call("broadcast", "started")), 2, MISMATCH,
+        job(lambda each, rank: batch(each) if rank != 2 else each.call("broadcast", "started")), missing(2), 2,
+        "mismatched_collective",
     ),
-    "pipeline": (job(chain), 0, "user_code"),
-    "healthy pipeline": (job(healthy_chain), None, "slow"),
-    "ring": (job(ring), 2, "user_code"),
-    "wrong ring": (job(wrong_ring), None, MISMATCH),  # the number of the missing send is not known
-    "completed": (job(lambda each, rank: each.call("all_reduce")), None, "slow"),
-    "all in it": (job(lambda each, rank: each.call("all_reduce", "started")), None, "unknown"),
-    "sizes of all to all": (
-        job(lambda each, rank: each.call("all_to_all", "started", sizes=[[8 * rank + 8]])), None, "unknown",
-    ),
-    "scatter": (
-        job(lambda each, rank: each.call("scatter", "started", sizes=[[8]] if rank == 0 else [[]])),
-        None, "unknown",
-    ),
-    "a dump is missing": (job(lambda each, rank: each.call("all_reduce", "started"))[:3], None, "elsewhere"),
+    # torch compares a receive with the receives of other ranks; we follow the peers
+    "pipeline": (job(chain), errors(SIZE, 2, 3), 0, "user_code"),
+    "healthy pipeline": (job(healthy_chain), errors(SIZE, 1, 2, 3), None, "slow"),
+    # torch has no answer where a batch is missing
+    "ring": (job(ring), NONE, 2, "user_code"),
+    # the ranks wait for each other, and the number of the missing send is not known
+    "wrong ring": (job(wrong_ring), missing(2, 3), None, "mismatched_collective"),
 }  # fmt: skip
-"""Name: the job, the culprit and the kind."""
+"""Name: the job, torch's answer, our culprit and kind."""
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_judge_of_dumps_names_the_culprit(name: str) -> None:
-    found, culprit, kind = JOBS[name]
-    verdict = judged(found, world=4).verdict
+@pytest.mark.parametrize("name", DIFFERS)
+def test_judge_and_torchs_analyser_differ_with_a_reason(name: str) -> None:
+    found, answer, culprit, kind = DIFFERS[name]
+    verdict = judged(found).verdict
+
+    assert analysed(found) == answer
     assert (verdict.rank, verdict.kind) == (culprit, kind)
 
 
 def test_of_two_that_are_missing_alike_one_is_a_guess() -> None:
-    found = job(lambda each, rank: rank < 2 and each.call("all_reduce", "started"))
-    verdict = judged(found).verdict
-    assert (verdict.rank, verdict.kind, verdict.confidence) == (2, "user_code", LOW)
+    assert judged(DIFFERS["two of four missing"][0]).verdict.confidence == LOW
+
+
+HEALTHY: dict[str, Jobs] = {
+    "completed": job(lambda each, rank: each.call("all_reduce")),
+    "all in it": job(lambda each, rank: each.call("all_reduce", "started")),
+    "sizes of all to all": job(
+        lambda each, rank: each.call("all_to_all", "started", sizes=[[8 * rank + 8]], out=[[20]])
+    ),
+    "scatter": job(
+        lambda each, rank: each.call("scatter", "started", sizes=[[8]] if rank == 0 else [[]], out=[[2]])
+    ),
+    "ring": job(
+        lambda each, rank: (
+            each.p2p("send", (rank + 1) % 4, "scheduled")
+            .p2p("recv", (rank - 1) % 4, "scheduled", batch=True)
+            .coalesced("completed")
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_neither_accuses_a_rank_where_none_differs(name: str) -> None:
+    assert analysed(HEALTHY[name]) == NONE
+    assert judged(HEALTHY[name]).verdict.rank is None
+
+
+def test_dump_of_one_rank_missing_leaves_both_undecided() -> None:
+    """torch refuses unless it may be incomplete, and then has no answer; we say that the cause may be there."""
+    found = job(lambda each, rank: each.call("all_reduce", "started"))[:3]
+    with pytest.raises(AssertionError, match="Missing dump files"):
+        analysed(found)
+    assert analysed(found, incomplete=True) == NONE
+
+    verdict = judged(found, world=4).verdict
+    assert (verdict.rank, verdict.kind) == (None, "elsewhere")
 
 
 def test_recorders_that_wrapped_at_other_entries_agree() -> None:
@@ -368,4 +463,6 @@ def test_recorders_that_wrapped_at_other_entries_agree() -> None:
     for each in found:
         each.entries = each.entries[20 + each.rank :]
     verdict = judged(found).verdict
+
+    assert analysed(found) == missing(2)
     assert (verdict.rank, verdict.confidence) == (2, HIGH)
