@@ -70,6 +70,7 @@ def in_synchronize(number: int, *entries: Collective) -> RankEvidence:
 
 GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.0, sizes="")
 OF_THE_STEP = entry(4, ago=31.5, state="completed")
+ALL_STARTED = entry(7, "nccl:all_reduce", state="started", backend="nccl")
 COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "the odd size of four": (
         each_in(*(entry(9, sizes="[[8]]" if number == 2 else "[[4]]") for number in range(4))),
@@ -82,6 +83,17 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "two without a pattern": (
         each_in(entry(9, sizes="[[1]]"), entry(9, sizes="[[2]]")),
         (None, "mismatched_collective", LOW),
+    ),
+    "half of them make a group": (
+        case(*(rank(number, "new_group" if number < 2 else "all_reduce") for number in range(4))),
+        (None, "mismatched_collective", LOW, "Ranks 0-1 wait in new_group, and ranks 2-3 wait in all_reduce"),
+    ),
+    "all have started the same one, and one is at another line": (
+        case(
+            *(rank(number, collectives=(ALL_STARTED,)) for number in range(3)),
+            rank(3, "barrier", collectives=(ALL_STARTED,)),
+        ),
+        (None, "unknown", LOW),
     ),
     "sizes of a gather may differ": (
         each_in(*(entry(9, "gloo:gather", sizes=f"[[{number}]]") for number in range(3))),

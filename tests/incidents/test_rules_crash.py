@@ -121,7 +121,31 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         crash(*LOST_BOTH, nodes=2, world_size=4, faults=(E.NodeFault(E.NodeFaultKind.NODE_LOST, "b"),)),
         (None, "node_lost"),
     ),
-    "a peer was lost, and all nodes are seen": (crash(*LOST_BOTH), (0, "exception", LOW)),
+    "all lost a peer, and all nodes are seen": (crash(*LOST_BOTH), (None, "unknown", LOW)),
+    "one lost its peers after they had timed out": (
+        crash(
+            *(raised(number, "RuntimeError", LATE, ago=5.0) for number in (0, 2)),
+            raised(1, "RuntimeError", LOST, lost=True),
+        ),
+        (1, "missing_collective", LOW),
+    ),
+    "all are interrupted at one moment": (
+        crash(*(raised(number, "KeyboardInterrupt", "") for number in range(3))),
+        (None, "signal", MEDIUM),
+    ),
+    "all are terminated at one moment": (
+        crash(*(ended(number, -signal.SIGTERM) for number in range(3))),
+        (None, "signal", MEDIUM, "", ()),
+    ),
+    "the same exception, half a second later too": (
+        crash(
+            *(
+                raised(number, "ImportError", "no flash", ago=1.0 if number < 2 else 0.5)
+                for number in range(3)
+            )
+        ),
+        (None, "exception", MEDIUM, "Ranks 0-2 each raised ImportError", ()),
+    ),
     "who raises a mismatch need not be wrong": (
         crash(raised(0, "RuntimeError", MISMATCH), LOST_IT_NOW),
         (0, "mismatched_collective", LOW),

@@ -310,6 +310,51 @@ def future_of_a_thread() -> Case:
     return case([reached(0, 3, "started", members=[0, 1]), one], passed=1)
 
 
+QUEUE = (("wait", THREADING, 327), ("get", f"{PYTHON}/queue.py", 171))
+SAME_MODULE = ("fill", APP, 40)
+
+
+def waits_for(
+    *calls: Call, state: str = "S", channel: str = "wait_woken", more: tuple[Thread, ...] = ()
+) -> Case:
+    """Rank 1 waits at a queue, and a thread of its own has these calls."""
+    kernel = (KernelThread(1, "python", "S", "futex_do_wait"), KernelThread(5, "python", state, channel))
+    process = replace(waiting("futex", "futex_do_wait"), threads=kernel)
+    stacks = (thread(*QUEUE, LINE, MAIN), thread(*calls, name="feed", tid=5), *more)
+    return case(
+        [reached(0, 7, "started"), reached(1, 6, "completed", stacks=stacks, process=process)], passed=1
+    )
+
+
+def pool_of_processes() -> Case:
+    """Rank 1 waits for a result of one."""
+    result = ("result", f"{PYTHON}/concurrent/futures/_base.py", 451)
+    manager = thread(
+        ("wait", f"{PYTHON}/multiprocessing/connection.py", 947),
+        ("run", f"{PYTHON}/concurrent/futures/process.py", 338),
+        name="Thread-4",
+    )
+    process = replace(
+        waiting("futex", "futex_do_wait"), children=(Child(9001, "python", "S", "futex_do_wait"),)
+    )
+    stacks = (thread(QUEUE[0], result, LINE, MAIN), manager)
+    return case(
+        [reached(0, 7, "started"), reached(1, 6, "completed", stacks=stacks, process=process)], passed=1
+    )
+
+
+def beats_of_a_thread(waited: float) -> Case:
+    """All boards move; rank 1 waits for a child, the others for it in a collective, for so long."""
+    board = BoardFacts(connected=True, heartbeats=50, silent=0.4, age=300.0, rhythm=1.0, moved=True)
+    child = waiting("wait4", "do_wait", target=Target.PROCESS, pid=9001)
+    waiters = [
+        reached(number, 7, "started", ("all_reduce", C10D, 2500), LINE, board=board, changes={"ago": waited})
+        for number in (0, 2)
+    ]
+    calls = ("wait", f"{PYTHON}/subprocess.py", 1264)
+    return case([*waiters, reached(1, 6, "completed", calls, LINE, board=board, process=child)], passed=0)
+
+
 def asks(of: int) -> Process:
     """It waits for an answer of this rank's process."""
     return waiting(
@@ -532,6 +577,23 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "misleading names": (misleading_names(), (1, "user_code")),
     "a child answers nothing": (child_answers_nothing(), (2, "child")),
     "a future of a thread": (future_of_a_thread(), (1, "user_code")),
+    "the thread that fills its queue reads a socket": (
+        waits_for(("recv_into", f"{PYTHON}/ssl.py", 1314), SAME_MODULE), (1, "network", MEDIUM),
+    ),
+    "the thread that fills its queue is blocked": (
+        waits_for(SAME_MODULE, state="D", channel="folio_wait_bit_common"), (1, "uninterruptible", MEDIUM),
+    ),
+    "a thread that serves others fills no queue": (
+        waits_for(("readinto", f"{PYTHON}/socket.py", 706), SAME_MODULE, ("handle", f"{PYTHON}/socketserver.py", 700)),
+        (1, "lock", MEDIUM),
+    ),
+    "two threads may fill its queue": (
+        waits_for(("recv_into", f"{PYTHON}/ssl.py", 1314), SAME_MODULE, more=(thread(SAME_MODULE, name="other"),)),
+        (1, "lock", MEDIUM),
+    ),
+    "a pool of processes": (pool_of_processes(), (1, "child")),
+    "signs of life of a thread, in a long wait": (beats_of_a_thread(600.0), (1, "child")),
+    "signs of life, in a short wait": (beats_of_a_thread(3.0), (None, "slow")),
     "a chain of connections": (
         case([*(rank(n, process=asks(of)) for n, of in ((0, 3), (1, 0), (3, 2))), rank(2, process=SLEEP)], passed=1),
         (2, "user_code"),

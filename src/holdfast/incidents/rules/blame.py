@@ -286,8 +286,15 @@ def _undetermined(job: JobView) -> Verdict:
     if all(view.activity.operation in MAKE_GROUPS for view in job.waiting):
         text = f"{wait(job.waiters)} in {where}: one may make other groups, or in another order"
         return against_nobody(Kind.MISMATCHED_COLLECTIVE, text, LOW, job.waiters)
-    if any(view.activity.kind == Kind.RENDEZVOUS for view in job.waiting):
-        text = f"{wait(job.waiters)} in {where}: the address, port or world size may be wrong"
+    meeting = [view for view in job.waiting if view.activity.kind == Kind.RENDEZVOUS]
+    if meeting:
+        where, others = meeting[0].activity.operation, [view for view in job.waiting if view not in meeting]
+        text = f"{wait([view.rank for view in meeting])} in {where}"
+        if others and where in MAKE_GROUPS:
+            text += f", and {wait([view.rank for view in others])} in {others[0].activity.operation}"
+            text += ": the evidence does not show which of them is wrong"
+            return against_nobody(Kind.MISMATCHED_COLLECTIVE, text, LOW, job.waiters)
+        text += ": the address, port or world size may be wrong"
         return against_nobody(Kind.STARTUP, text, LOW, job.waiters)
     sinks = job.sinks(Strength.STRONG)
     awaited = [entry for view in job.waiting if view.rank in sinks for entry in waits_in(view)[:1]]

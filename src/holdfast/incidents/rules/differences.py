@@ -262,7 +262,7 @@ def _at_another_step(job: JobView) -> Verdict | None:
 def _at_another_place(job: JobView) -> Verdict | None:
     sure = {view.rank: view for view in job.waiting if view.activity.strength > Strength.WEAK}
     places = {rank: (view.activity.operation, view.activity.place) for rank, view in sure.items()}
-    if len(set(places.values())) < 2 or _has_p2p(job):
+    if len(set(places.values())) < 2 or _has_p2p(job) or _are_in_one(job):
         return None
     off = recorder.odd(places)
     if len(off) == 1:
@@ -275,6 +275,13 @@ def _at_another_place(job: JobView) -> Verdict | None:
         both = (f"rank {each.rank} {each.activity.text}" for each in sure.values())
         return _undecided(" and ".join(both), job)
     return None
+
+
+def _are_in_one(job: JobView) -> bool:
+    """Whether the recorder shows that all wait in the same collective, with the same sizes, wherever they called it."""
+    entries = [entry for view in job.waiting for entry in waits_in(view)[:1]]
+    is_shown = len(entries) == len(job.waiting) and recorder.records_completion(entries)
+    return is_shown and len({_key(entry) for entry in entries}) == 1
 
 
 def _has_p2p(job: JobView) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..classify import DYING, DYING_WITH_GPU
-from ..evidence import Nature
 from ..verdict import HIGH, LOW, MEDIUM, Kind, Strength, Verdict
 from . import recorder
 from .exits import COLLATERAL, End, Role, exception
@@ -39,13 +38,12 @@ def first_failure(job: JobView, ends: Sequence[End]) -> Verdict | None:
         first = next((other for other in rivals if other.rank.rank in job.accused), first)
         rivals = [other for other in causes if other is not first]
     victims = [end.rank.rank for end in ends if end is not first and end.role is not Role.DONE]
-    raised = first.rank.raised
-    exceptions = {exception(end.rank.raised) if end.rank.raised else None for end in (first, *rivals)}
-    if rivals and raised and raised.nature is Nature.OWN and len(exceptions) == 1:
-        same = [end.rank.rank for end in (first, *rivals)]
-        followers = sorted({first.rank.rank, *victims} - set(same))
+    same = [end for end in causes if _in_common(end) == _in_common(first)]
+    if rivals and len({_in_common(end) for end in (first, *rivals)}) == 1:
+        numbers = [end.rank.rank for end in same]
+        followers = sorted({first.rank.rank, *victims} - {*numbers})
         followed = f"; {ranks(followers)} followed" if followers else ""
-        return against_nobody(first.kind, f"{ranks(same)} each {first.text}{followed}", MEDIUM, followers)
+        return against_nobody(first.kind, f"{ranks(numbers)} each {first.text}{followed}", MEDIUM, followers)
     confidence = MEDIUM if rivals else first.confidence
     dying = DYING_WITH_GPU if first.rank.exit and first.rank.exit.status == -signal.SIGKILL else DYING
     if any(end.role in COLLATERAL and first.when - end.when > dying for end in ends):
@@ -57,6 +55,13 @@ def first_failure(job: JobView, ends: Sequence[End]) -> Verdict | None:
     doubt = " (others failed at the same moment)" if rivals else ""
     followed = f"; {ranks(victims)} followed" if victims else ""
     return against(first.rank, first.kind, f"{first.text}{after}{doubt}{followed}", confidence, victims)
+
+
+def _in_common(end: End) -> tuple[str, int]:
+    """Equal for ranks that ended in the same way: what they raised, else the status of their processes."""
+    if end.rank.raised:
+        return exception(end.rank.raised), 0
+    return "", end.rank.exit.status if end.rank.exit else 0
 
 
 def _mismatch(ends: Sequence[End], first: End) -> Verdict:
@@ -113,7 +118,16 @@ def only_followers(job: JobView, ends: Sequence[End], living: Verdict) -> Verdic
         kind = Kind.NODE_LOST if job.lost_node else Kind.ELSEWHERE
         why = job.lost_node.text if job.lost_node else "the cause is probably on a node that sent no evidence"
         return against_nobody(kind, f"{ranks(numbers)} only followed: {why}", MEDIUM, numbers)
+    late = [end for end in failed if end.role is Role.LOST_PEER]
+    if len(late) == 1 and 2 < len(failed) == len(job.ranks) and late[0] is failed[-1]:
+        text = (
+            f"lost its peers after all of them had timed out, as if they had waited for it: it {late[0].text}"
+        )
+        return against(late[0].rank, Kind.MISSING_COLLECTIVE, text, LOW, numbers)
     first = failed[0]
+    if len(failed) == len(job.ranks) > 1:
+        text = f"{ranks(numbers)} each lost a peer or timed out, and none shows why; rank {first.rank.rank} was first"
+        return against_nobody(Kind.UNKNOWN, text, LOW, numbers)
     kind = Kind.EXCEPTION if first.rank.raised else Kind.EXIT
     return against(first.rank, kind, f"{first.text}; which peer is unknown", LOW, numbers)
 

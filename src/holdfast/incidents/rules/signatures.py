@@ -275,6 +275,13 @@ def _is_idle(thread: Thread) -> bool:
     return _innermost(map(place_of, thread.frames)) in (Place.LOCK, Place.EVENTS)
 
 
+def _serves(thread: Thread) -> bool:
+    """Whether it accepts or answers requests of other processes."""
+    return any(
+        frame.file.endswith("socketserver.py") or function_of(frame) == "accept" for frame in thread.frames
+    )
+
+
 def _innermost(places: Iterable[Place]) -> Place:
     return next((place for place in places if place is not Place.LIBRARY), Place.LIBRARY)
 
@@ -323,14 +330,14 @@ _BLOCKING = (
 
 def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
     """A main thread that waits for a lock may wait for a thread of its own: one that saves a checkpoint or loads data,
-    or the only one that works for a future; or for a child process that is stopped."""
+    the only one that works for a future, or the only one that works in the same module; or for a child process that is
+    stopped, or that belongs to a pool."""
     if found.kind != Kind.LOCK:
         return found
     kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
-    for thread in rank.stacks:
+    working = [thread for thread in rank.stacks if not thread.main and not _is_idle(thread)]
+    for thread in working:
         places = [place_of(frame) for frame in thread.frames]
-        if thread.main or _is_idle(thread):
-            continue
         seen = kernel.get(thread.tid) if thread.tid and _is_saving(rank.board) else None
         in_file = seen is not None and (
             seen.state == "D" or _channel(seen.wait_channel) in (Wait.READ, Wait.WRITE, Wait.PIPE)
@@ -339,22 +346,36 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
             kind = Kind.DATA_LOADING if Place.LOADER in places else Kind.CHECKPOINT_IO
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
-    if any("concurrent/futures/" in frame.file for frame in main_stack(rank) or ()):
-        working = [thread for thread in rank.stacks if not thread.main and _works_for_a_future(thread)]
-        if len(working) == 1:
-            done = _of_thread(rank, working[0])
-            text = f"{found.text}; its thread {short(working[0].name, 30)!r} {done.text}"
-            return replace(done, text=text, place=found.place)
-    stopped = [each for each in rank.process.children if each.state[:1] in ("T", "t")] if rank.process else []
+    stack = main_stack(rank) or ()
+    waits_for_result = any("concurrent/futures/" in frame.file for frame in stack)
+    partners = [
+        thread for thread in working if waits_for_result and _has_call(thread, "concurrent/futures/thread.py")
+    ]
+    if not waits_for_result and Place.LOCK in map(place_of, stack):
+        module = next((frame.file for frame in stack if is_own(frame)), "")
+        same_module = (thread for thread in working if any(frame.file == module for frame in thread.frames))
+        partners = [thread for thread in same_module if not _serves(thread)]
+    if len(partners) == 1:
+        done = _of_thread(rank, partners[0])
+        text = f"{found.text}; its thread {short(partners[0].name, 30)!r} {done.text}"
+        # Of a thread in the same module it is likely, and not shown, that it is the one that is waited for.
+        strength = done.strength if waits_for_result else WEAK
+        return replace(done, text=text, place=found.place, strength=strength)
+    children = rank.process.children if rank.process else ()
+    stopped = [each for each in children if each.state[:1] in ("T", "t")]
     if stopped:
         text = f"{found.text}; its child process {stopped[0].pid} is stopped (state {stopped[0].state})"
+        return replace(found, kind=Kind.CHILD, text=text)
+    pools = [thread for thread in rank.stacks if _has_call(thread, "concurrent/futures/process.py")]
+    if children and waits_for_result and pools:
+        text = f"{found.text} of a pool of processes{child_states(rank.process, 'child process')}"
         return replace(found, kind=Kind.CHILD, text=text)
     return found
 
 
-def _works_for_a_future(thread: Thread) -> bool:
-    work = (frame for frame in thread.frames if frame.file.endswith("concurrent/futures/thread.py"))
-    return any(function_of(frame) == "run" for frame in work)
+def _has_call(thread: Thread, file: str) -> bool:
+    """Whether it is in a function `run` of this file, as the threads of a pool are."""
+    return any(frame.file.endswith(file) and function_of(frame) == "run" for frame in thread.frames)
 
 
 def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
@@ -367,7 +388,7 @@ def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
     else:
         process = None
     alone = replace(rank, process=process, stacks=(replace(thread, main=True),))
-    return _of_stack(alone) or _of_kernel(alone, "")
+    return _of_process(alone) or _of_stack(alone) or _of_kernel(alone, "")
 
 
 def _is_saving(board: BoardFacts | None) -> bool:
