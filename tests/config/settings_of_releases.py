@@ -99,6 +99,11 @@ VARIABLE = "NVRX_GPUS_PER_NUMA"
 """Has neither key nor flag."""
 
 
+def shown(setting: Setting) -> str:
+    """As reports name it."""
+    return setting.name if setting.is_key else f"--ft-{setting.name.replace('_', '-')}"
+
+
 def flags(setting: Setting) -> list[str]:
     """The documented spellings, with and without the extra names; any other mixture is covered elsewhere."""
     found = []

@@ -25,8 +25,6 @@ from holdfast.fault_tolerance.config import (
     SETTINGS,
     TEMPLATE,
     FaultToleranceConfig,
-    attributes,
-    make_option,
 )
 from holdfast.fault_tolerance.errors import ConfigError, HoldfastError
 from holdfast.fault_tolerance.launcher.command_line.ft_options import SOCKET
@@ -88,24 +86,6 @@ def test_fields_and_defaults_are_the_documented_ones() -> None:
     assert list(found) == list(DOCUMENTED) == list(SETTINGS)
 
 
-def test_two_configs_do_not_share_their_sections() -> None:
-    FaultToleranceConfig().rank_section_timeouts["step"] = 1.0
-    assert FaultToleranceConfig().rank_section_timeouts == {}
-
-
-def test_values_get_their_proper_types() -> None:
-    config = FaultToleranceConfig(
-        rank_termination_signal="sigterm",  # type: ignore[arg-type]
-        log_level="DBG",  # type: ignore[arg-type]
-        rank_heartbeat_timeout="60",  # type: ignore[arg-type]
-        safety_factor=3,
-    )
-    assert config.rank_termination_signal is signal.SIGTERM
-    assert config.log_level == logging.DEBUG
-    assert config.rank_heartbeat_timeout == 60.0
-    assert isinstance(config.safety_factor, float)
-
-
 def test_a_wrong_value_names_field_value_and_rule() -> None:
     with pytest.raises(ConfigError) as caught:
         FaultToleranceConfig(rank_heartbeat_timeout=-1)
@@ -116,17 +96,25 @@ def test_a_wrong_value_names_field_value_and_rule() -> None:
     assert issubclass(ConfigError, ValueError)
 
 
-def test_unknown_names_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    config = FaultToleranceConfig.from_kwargs(rank_heartbeat_timeout=60, rank_hartbeat_timeout=1)
-    assert config.rank_heartbeat_timeout == 60.0
-    assert "no setting 'rank_hartbeat_timeout'; did you mean 'rank_heartbeat_timeout'?" in caplog.text
-
-
-def test_unknown_names_are_refused_on_request() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'rank_heartbeat_timeout'"):
-        FaultToleranceConfig.from_kwargs(ignore_not_recognized=False, rank_hartbeat_timeout=1)
-    with pytest.raises(ConfigError, match="there are workload_check_interval, "):
-        FaultToleranceConfig.from_kwargs(False, xyzzy=1)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"rank_hartbeat_timeout": 1},
+            "no setting 'rank_hartbeat_timeout'; did you mean 'rank_heartbeat_timeout'?",
+        ),
+        ({"xyzzy": 1}, "there are workload_check_interval, "),
+        ({"restart_policy": "min-healthy"}, "use any-failed"),
+    ],
+)
+def test_an_unknown_setting_is_a_warning_or_refused(
+    wrong: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert FaultToleranceConfig.from_kwargs(safety_factor=2, **wrong).safety_factor == 2.0
+    assert said in caplog.text
+    with pytest.raises(ConfigError) as caught:
+        FaultToleranceConfig.from_kwargs(ignore_not_recognized=False, **wrong)
+    assert said in str(caught.value)
 
 
 @settings(max_examples=25)
@@ -180,14 +168,6 @@ def test_docstring_describes_every_field() -> None:
     assert list(items()) == list(SETTINGS)
 
 
-def test_docstring_follows_a_new_field() -> None:
-    """It is made from the metadata: a setting that is added needs no second text."""
-    new = make_option("tolerance", 512, int, "MB", "memory that may stay in use", group="")
-    assert attributes({"tolerance": new}, {"tolerance": "int"}) == (
-        "Attributes:\n    tolerance (int): memory that may stay in use. Unit: MB. Default: 512."
-    )
-
-
 # -- the grammar of one value, for text, YAML's types and Python's
 
 
@@ -195,7 +175,6 @@ Parse = Callable[[Any], object]
 SIXTY: list[Any] = ["60", " 60 ", "60.0", "6e1", 60, 60.0]
 NOTHING: list[Any] = [None, "None", "none", "NONE", "null", "Null", "", "  "]
 SIGTERMS: list[Any] = [signal.SIGTERM, 15, "15", "SIGTERM", "sigterm", "TERM", " SIGTERM "]
-TEMPLATES = ["/sys/{dev_name}/down", "/sys/{nic}/down", "/sys/{nic}/{dev_name}"]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +207,11 @@ TEMPLATES = ["/sys/{dev_name}/down", "/sys/{nic}/down", "/sys/{nic}/{dev_name}"]
         (grammar.optional(grammar.whole(1)), ["None"], None),
         (grammar.restart_policy, ["any_failed"], "any-failed"),
         (TEMPLATE, ["None"], None),
+        *(
+            (TEMPLATE, [path], path)
+            for path in ("/sys/{dev_name}/down", "/sys/{nic}/down", "/sys/{nic}/{dev_name}")
+        ),
+        *((SOCKET, [path], path) for path in ("/run/x.sock", "unix:///run/x.sock")),
         (ABSOLUTE_PATHS, ["/data, /home"], "/data, /home"),
         (ABSOLUTE_PATHS, ["none"], None),
     ],
@@ -236,13 +220,6 @@ def test_value_that_is_allowed(parse: Parse, values: list[Any], meant: object) -
     for value in values:
         found = parse(value)
         assert found == meant and type(found) is type(meant), value
-
-
-@pytest.mark.parametrize(
-    ("parse", "values"), [(TEMPLATE, TEMPLATES), (SOCKET, ["/run/x.sock", "unix:///run/x.sock"])]
-)
-def test_value_that_stays_as_it_is(parse: Parse, values: list[str]) -> None:
-    assert [parse(value) for value in values] == values
 
 
 NO_TIMES: list[Any] = [0, 0.0, -1, "-1", "0", "abc", "nan", "inf", "-inf", math.nan, math.inf, True, False]
@@ -329,12 +306,3 @@ def test_sections_survive_their_text(sections: dict[str, float | None]) -> None:
 def test_a_level_survives_its_name() -> None:
     for level in range(logging.DEBUG, logging.CRITICAL + 1):
         assert grammar.log_level(grammar.log_level_name(level)) == level
-
-
-def test_a_program_ignores_a_restart_policy_that_cannot_be_had(caplog: pytest.LogCaptureFixture) -> None:
-    """As it ignores settings that do not exist; the launcher refuses both."""
-    found = FaultToleranceConfig.from_kwargs(restart_policy="min-healthy", safety_factor=2.0)
-    assert found.safety_factor == 2.0
-    assert "use any-failed" in caplog.text
-    with pytest.raises(ConfigError, match="use any-failed"):
-        FaultToleranceConfig.from_kwargs(False, restart_policy="min-healthy")

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.fault_tolerance.config import SETTINGS as OUR_SETTINGS
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.config_fields import Given, Option, parse_with
 from holdfast.fault_tolerance.config_sources import load
@@ -22,7 +21,7 @@ from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.checks import check_log_files, check_script, make_log_dir
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, reports
 from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE
-from tests.config.settings_of_releases import HERE, NEEDED, SETTINGS, VARIABLE, Setting, flags, variables
+from tests.config.settings_of_releases import SETTINGS, Setting, flags, shown, variables
 
 
 def frozen_flags(setting: Setting) -> list[str]:
@@ -73,10 +72,6 @@ FROZEN = {
 
 def test_the_frozen_list_of_names() -> None:
     assert {option.key: " ".join(option.names) for option in OPTIONS} == FROZEN
-
-
-def test_every_setting_has_an_option() -> None:
-    assert [option.key for option in OPTIONS if option.is_setting] == list(OUR_SETTINGS)
 
 
 def test_no_name_means_two_things() -> None:
@@ -172,10 +167,6 @@ def written(folder: Path, values: object) -> str:
     return str(path)
 
 
-def shown(setting: Setting) -> str:
-    return setting.name if setting.is_key else f"--ft-{setting.name.replace('_', '-')}"
-
-
 def reported(values: Mapping[str, object]) -> str:
     return "\n".join(reports(values))
 
@@ -244,15 +235,6 @@ def test_wrong_type_is_refused_in_one_line(tmp_path: Path) -> None:
                     load({}, {variable: str(value)})
                 with pytest.raises(ConfigError, match=f"^{flag}: "):
                     load({setting.name: Given(str(value), flag)}, {})
-
-
-def test_all_settings_are_reported_in_one_line() -> None:
-    (here,) = reports({**{each.name: each.values[1] for each in SETTINGS}, "gpus_per_numa": 4})
-    for setting in SETTINGS:
-        if setting.message != NEEDED:
-            assert here.count(f" {shown(setting)}") >= 1
-    assert HERE in here and "\n" not in here
-    assert VARIABLE in here
 
 
 def test_reason_is_given_once_for_several_settings() -> None:
