@@ -21,7 +21,6 @@ from holdfast.fault_tolerance.board import (
     BoardWriter,
     Limits,
     OpenSection,
-    Request,
     layout,
 )
 
@@ -137,32 +136,6 @@ def test_opening_twice_and_closing_what_is_closed_are_told(board: Board, writer:
     assert board.snapshot().open_sections == ()
 
 
-def test_checkpoints_are_counted(board: Board, writer: BoardWriter) -> None:
-    with_section = ("checkpointing", "step")
-    for name in with_section:
-        writer.start_section(name)
-    assert board.snapshot().checkpoints == 0
-    for name in with_section:
-        writer.end_section(name)
-    writer.checkpoint(value=500)
-    writer.mark("eval", value=3)
-    assert board.snapshot().checkpoints == 2
-    assert [(e.kind, e.name, e.value) for e in board.events()][-2:] == [
-        ("checkpoint", "", 500),
-        ("mark", "eval", 3),
-    ]
-
-
-def test_limits_and_requests_of_the_rank_reach_the_launcher(board: Board, writer: BoardWriter) -> None:
-    writer.start_section("step")
-    limits = Limits(1.0, 2.0, {"step": 3.0, "setup": None}, 4.0, True)
-    writer.set_limits(limits)
-    assert board.snapshot().limits == limits == writer.limits
-    writer.request(Request("shutdown_workload", "loss is nan"))
-    assert board.snapshot().request == Request("shutdown_workload", "loss is nan")
-    assert [section.name for section in board.snapshot().open_sections] == ["step"]
-
-
 def test_more_sections_than_there_is_room_for(
     board: Board, writer: BoardWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,21 +198,6 @@ def test_a_detached_writer_goes_on_without_a_reader(board: Board) -> None:
     writer.heartbeat()
     assert writer.end_section("step") and not writer.attached and writer.identity is None
     assert board.snapshot() == before
-
-
-@pytest.mark.parametrize("open_it", [BoardReader, BoardWriter])
-def test_a_wrong_file_is_refused_by_name(shm: Path, open_it: type) -> None:
-    for name, content in {
-        "empty": b"",
-        "text": b"hello" * 10_000,
-        "zeros": bytes(layout.BOARD_BYTES),
-    }.items():
-        path = shm / name
-        path.write_bytes(content)
-        with pytest.raises(BoardError, match=str(path)):
-            open_it(str(path))
-    with pytest.raises(BoardError, match="No such file"):
-        open_it(str(shm / "absent"))
 
 
 @pytest.mark.parametrize("open_it", [BoardReader, BoardWriter, Board])

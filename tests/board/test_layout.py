@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from holdfast.fault_tolerance.board import (
     Board,
     BoardError,
+    BoardReader,
     BoardWriter,
     Limits,
     Request,
@@ -31,17 +34,6 @@ def test_cut_keeps_whole_characters(text: str, limit: int) -> None:
     assert len(raw) <= limit
     assert text.encode("utf-8", "replace").decode().startswith(raw.decode("utf-8"))
     assert len(raw) > limit - 4 or raw == text.encode("utf-8", "replace")
-
-
-@given(SECONDS)
-def test_a_limit_survives_its_word(seconds: float | None) -> None:
-    assert layout.limit_seconds(layout.limit_word(seconds)) == seconds
-
-
-@given(st.integers(-(1 << 63), (1 << 63) - 1))
-def test_any_word_is_a_usable_limit_or_none(word: int) -> None:
-    seconds = layout.limit_seconds(word)
-    assert seconds is None or (seconds > 0 and math.isfinite(seconds))
 
 
 @given(
@@ -88,7 +80,9 @@ def test_reading_scribbled_memory_never_raises(scribbles: dict[int, int], fill: 
     words = memoryview(bytearray([fill]) * (layout.RARE_WORDS * layout.WORD)).cast("q")
     for at, word in scribbles.items():
         words[at] = word
-    layout.read_limits(words)
+    limits = layout.read_limits(words)
+    for seconds in (limits.initial, limits.subsequent, limits.out_of_section, *limits.sections.values()):
+        assert seconds is None or (seconds > 0 and math.isfinite(seconds))
     layout.read_request(words)
 
 
@@ -113,10 +107,16 @@ def _header(
     ],
     ids=["magic", "version", "declared size", "truncated", "too long", "empty", "half a header"],
 )
-def test_what_is_not_a_board_is_named(head: bytes, size: int, found: str) -> None:
-    with pytest.raises(BoardError, match=found) as raised:
-        layout.check_header("/dev/shm/x.board", head, size)
-    assert "/dev/shm/x.board" in str(raised.value)
+def test_what_is_not_a_board_is_named(shm: Path, head: bytes, size: int, found: str) -> None:
+    path = shm / "x.board"
+    path.write_bytes(head)
+    os.truncate(path, size)
+    for open_it in (BoardReader, BoardWriter):
+        with pytest.raises(BoardError, match=found) as raised:
+            open_it(str(path))
+        assert str(path) in str(raised.value)
+        with pytest.raises(BoardError, match="No such file"):
+            open_it(str(shm / "absent"))
 
 
 # -- totals per section, and the step of the last checkpoint, whatever the rank did to its page --------------
@@ -156,32 +156,17 @@ def spend(writer: BoardWriter, clock: Clock, name: str, spent_ns: int) -> None:
 
 
 def test_totals_of_closed_sections_add_up(board: Board, writer: BoardWriter, clock: Clock) -> None:
+    """Each section has the whole of its own time, whatever is open beside it."""
     assert board.snapshot().section_totals == {}
+    writer.start_section("epoch")
     for spent_ns in (70, 30, 50):
         spend(writer, clock, "step", spent_ns)
         clock.at += 1_000  # outside of sections, which no section gets
     spend(writer, clock, "data", 5)
-    assert board.snapshot().section_totals == {"step": SectionTotal(3, 150), "data": SectionTotal(1, 5)}
-
-
-def test_totals_leave_out_an_open_section(board: Board, writer: BoardWriter, clock: Clock) -> None:
-    spend(writer, clock, "step", 70)
-    writer.start_section("step")
-    clock.at += 30
-    assert board.snapshot().section_totals == {"step": SectionTotal(1, 70)}
-    writer.end_section("step")
-    assert board.snapshot().section_totals == {"step": SectionTotal(2, 100)}
-
-
-def test_totals_of_nested_sections_each_have_all_their_time(
-    board: Board, writer: BoardWriter, clock: Clock
-) -> None:
-    writer.start_section("outer")
-    clock.at += 10
-    spend(writer, clock, "inner", 100)
-    clock.at += 10
-    writer.end_section("outer")
-    assert board.snapshot().section_totals == {"outer": SectionTotal(1, 120), "inner": SectionTotal(1, 100)}
+    closed = {"step": SectionTotal(3, 150), "data": SectionTotal(1, 5)}
+    assert board.snapshot().section_totals == closed
+    writer.end_section("epoch")
+    assert board.snapshot().section_totals == {**closed, "epoch": SectionTotal(1, 3155)}
 
 
 def test_totals_leave_out_sections_without_a_slot(board: Board, writer: BoardWriter, clock: Clock) -> None:

@@ -28,27 +28,6 @@ time.sleep(600)
 """
 
 
-def test_no_heartbeat_of_any_thread_is_lost(board: Board, writer: BoardWriter) -> None:
-    threads, each = 4, 5000
-    together = threading.Barrier(threads)
-
-    def work(number: int) -> None:
-        together.wait()
-        for _ in range(each):
-            writer.heartbeat()
-            assert writer.start_section(f"thread {number}")
-            assert writer.end_section(f"thread {number}")
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, range(threads)))
-    snapshot = board.snapshot()
-    assert snapshot.consistent
-    assert (snapshot.heartbeat_count, snapshot.section_count) == (threads * each, threads * each)
-    assert snapshot.open_sections == () and snapshot.out_of_section_since_ns > 0
-    times = [event.at_ns for event in board.events()]
-    assert times == sorted(times)
-
-
 def test_of_many_threads_that_open_one_section_exactly_one_does(writer: BoardWriter) -> None:
     together = threading.Barrier(4)
 
@@ -143,23 +122,6 @@ def test_a_signal_handler_may_let_go_of_the_board(board: Board) -> None:
         finally:
             signal.signal(signal.SIGALRM, before)
         assert board.snapshot().consistent
-
-
-def test_a_forked_child_does_not_write_the_board_of_its_parent(board: Board, writer: BoardWriter) -> None:
-    writer.connect()
-    writer.start_section("step")
-    before = board.snapshot()
-    child = os.fork()
-    if child == 0:
-        # A data loader's worker that got the client by inheritance. _exit: this is still pytest.
-        writer.heartbeat()
-        writer.start_section("in the child")
-        writer.finish()
-        os._exit(writer.attached)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert board.snapshot() == before
-    writer.heartbeat()
-    assert board.snapshot().heartbeat_count == 1
 
 
 def test_a_fork_while_another_thread_writes_leaves_the_child_free(board: Board, writer: BoardWriter) -> None:
@@ -312,11 +274,3 @@ def test_the_page_with_the_identity_is_read_only_in_the_rank(board: Board, spawn
     assert rank.wait() == -signal.SIGSEGV
     assert rank.out().strip() == "['r--s', 'rw-s']"
     assert board.snapshot().identity is None
-
-
-def test_memory_is_private_when_there_is_no_board() -> None:
-    writer = BoardWriter(None)
-    writer.connect()
-    writer.heartbeat(3)
-    assert writer.start_section("step") and not writer.start_section("step")
-    assert not writer.attached

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -162,17 +163,23 @@ def test_two_clients_of_one_process_are_misuse(client: RankMonitorClient, board:
 
 
 def test_all_threads_of_a_rank_may_use_it(client: RankMonitorClient, board: Board) -> None:
+    threads, each = 4, 2500
+    together = threading.Barrier(threads)
+
     def work(thread: int) -> None:
-        for step in range(500):
+        together.wait()
+        for step in range(each):
             client.heartbeat(step)
             with client.section(f"thread {thread}"):
                 client.send_heartbeat()
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
     snapshot = board.snapshot()
-    assert (snapshot.heartbeat_count, snapshot.section_count, snapshot.open_sections) == (4000, 2000, ())
-    assert snapshot.consistent
+    assert (snapshot.heartbeat_count, snapshot.section_count) == (2 * threads * each, threads * each)
+    assert snapshot.open_sections == () and snapshot.out_of_section_since_ns > 0 and snapshot.consistent
+    times = [event.at_ns for event in board.events()]
+    assert times == sorted(times)
 
 
 def test_requests_reach_the_launcher(client: RankMonitorClient, board: Board) -> None:
@@ -333,6 +340,8 @@ def test_a_forked_child_is_not_supervised(client: RankMonitorClient, board: Boar
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert board.snapshot() == before
+    client.send_heartbeat()
+    assert board.snapshot().heartbeat_count == before.heartbeat_count + 1
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
