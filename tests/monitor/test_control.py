@@ -87,17 +87,6 @@ def test_what_is_no_page_is_refused(page: ControlPage, folder: str) -> None:
     place.write_bytes(bytes(4096))
     with pytest.raises(BoardError, match="no control page of this version of holdfast"):
         ControlPage(folder)
-    place.unlink()
-    os.mkfifo(place)
-    with pytest.raises(BoardError, match="no regular file"):
-        ControlPage(folder)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_a_page_of_another_user_is_refused(page: ControlPage, folder: str) -> None:
-    os.chown(Path(folder, FILE), 65534, 65534)
-    with pytest.raises(BoardError, match="belongs to user 65534, this process to user 0"):
-        ControlPage(folder)
 
 
 # -- messages ------------------------------------------------------------------------------------------------

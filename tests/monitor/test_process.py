@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout
+from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout, writer
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
-from holdfast.fault_tolerance.monitor.control import Settings
+from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from holdfast.fault_tolerance.monitor.deadlines import Milestones, Suspensions, deadlines, next_scan
 from holdfast.fault_tolerance.monitor.hang_handler import describe
 from holdfast.fault_tolerance.monitor.main import command
@@ -29,6 +28,7 @@ from tests.processes import Spawned, Spawner, wait_until
 
 from .node import Node, identity, state, victim
 from .test_hangs import heartbeats
+from .values import SECOND
 
 LIMIT = 0.5
 MEANT_FOR_THE_TRAINING = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"]
@@ -89,17 +89,8 @@ def test_a_rank_that_has_ended_and_waits_to_be_reaped_is_no_hang(node: Node, spa
 
 DAMAGE = {
     "truncated": lambda path: os.truncate(path, 4096),
-    "empty": lambda path: os.truncate(path, 0),
-    "not a board": lambda path: Path(path).write_bytes(b"not a board".ljust(layout.BOARD_BYTES)),
-    "another version": lambda path: _store(path, layout.P_VERSION, 99),
     "gone": os.unlink,
 }
-
-
-def _store(path: str, word: int, value: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(word * layout.WORD)
-        file.write(value.to_bytes(layout.WORD, sys.byteorder))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -232,6 +223,32 @@ def _look(folder: str) -> list[dict[str, Any]]:
 
         wait_until(judged, what="the verdict")
     return said
+
+
+def test_a_suspension_is_given_back_once_by_every_monitor_after_it(
+    folder: str, spawn: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its predecessor's last scan on the page shows the first one that the node was suspended; then it dies."""
+    process, now = victim(spawn), time.monotonic_ns()
+    board = Board.create(os.path.join(folder, "cycle-0", "0.board"), Limits(subsequent=6.0))
+    board.bind_process(identity(process, started_ns=now - 200 * SECOND))
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "monotonic_ns", lambda: now - 104 * SECOND)
+        hand = BoardWriter(board.path)
+        heartbeats(hand)
+    page = ControlPage(folder)
+    page.record_scan(now - 100 * SECOND, now - 99 * SECOND)
+    page.close()
+    said: list[dict[str, Any]] = []
+    with contextlib.closing(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)) as watch:
+        watch.scan()
+    (gap,) = (message for message in said if message["event"] == "gap")
+    assert gap["seconds"] == pytest.approx(100, abs=5) and process.returncode is None
+    verdict = _look(folder)[-1]
+    assert 6.0 + gap["seconds"] <= verdict["waited"] < 6.0 + 2 * gap["seconds"] - 1.0
+    assert process.wait() == -signal.SIGKILL
+    hand.detach()
+    board.close()
 
 
 def test_an_error_about_one_rank_leaves_the_others_supervised(

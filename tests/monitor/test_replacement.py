@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.fault_tolerance.board import Limits
 from holdfast.fault_tolerance.launcher import monitor_keeper
-from tests.processes import Spawner, wait_until
+from tests.processes import wait_until
 
 from .job import Freezer
-from .node import Node, thaw, victim
+from .node import Node, thaw
 from .test_hangs import heartbeats
 
 LIMIT = 0.5
@@ -49,41 +49,6 @@ def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) 
     assert old.wait(60) == 0
     assert rank.lives
     assert os.path.isdir(node.folder), "only the launcher's end makes a monitor clean up"
-
-
-def test_a_successor_knows_of_the_freeze_that_its_predecessor_saw(node: Node) -> None:
-    """The whole job was frozen, thawed, and then the monitor died: the interval still gets the frozen time back."""
-    (rank,) = node.start(Limits(subsequent=6.0))
-    heartbeats(rank.hand)
-    node.looks(1)
-    os.kill(node.keeper.pid, signal.SIGSTOP)
-    time.sleep(7.0)
-    thaw(node.keeper.pid)
-    while not node.heard("gap"):
-        node.pump(0.05)
-    os.kill(node.keeper.pid, signal.SIGKILL)
-    node.until(lambda: node.replaced, "the monitor was not replaced")
-    node.looks(1)
-    assert node.heard("verdict") == []
-    verdict = node.hear("verdict")
-    assert 6.0 + 6.0 < verdict["waited"] < 6.0 + 2 * 7.0 - 1.0, "the limit and the frozen time, once"
-    assert rank.process.wait() == -signal.SIGKILL
-
-
-def test_a_monitor_started_after_the_world_stood_still_judges_nobody_for_it(node: Node) -> None:
-    """Only its predecessor's last look on the page tells it that there was a freeze."""
-    (rank,) = node.start(Limits(subsequent=4.0))
-    heartbeats(rank.hand)
-    node.looks(1)
-    os.kill(node.keeper.pid, signal.SIGKILL)
-    time.sleep(6.0)  # the launcher, frozen as well, replaces no monitor
-    node.keeper.check(time.monotonic())
-    assert node.hear("gap")["seconds"] > 5.0
-    node.looks(1)
-    assert rank.lives
-    heartbeats(rank.hand)
-    assert node.heard("verdict") == []
-    assert node.hear("verdict")["waited"] < 60
 
 
 def test_the_launcher_itself_stood_still_and_distrusts_its_own_observation(node: Node) -> None:
@@ -150,22 +115,6 @@ def test_a_launcher_without_free_descriptors_goes_on_and_tries_again(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     node.until(lambda: node.keeper.pid, "no monitor was started once there were descriptors")
     node.looks(1)
-
-
-def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(
-    node: Node, spawn: Spawner
-) -> None:
-    ranks = node.start(Limits(subsequent=60.0), victim(spawn), victim(spawn))
-    node.looks(1)
-    before = len(os.listdir("/proc/self/fd"))
-    for number in range(1, 3):
-        os.kill(node.keeper.pid, signal.SIGKILL)
-        wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
-        node.keeper.check(time.monotonic())
-        node.until(lambda wanted=number: len(node.replaced) == wanted, "the monitor was not replaced")
-        node.looks(1)
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert all(rank.lives for rank in ranks)
 
 
 def _reaped(pid: int) -> bool:

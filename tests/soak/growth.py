@@ -31,11 +31,6 @@ def held(pid: int, *, shared: bool = False) -> Held:
     )
 
 
-def left_in_shared_memory() -> set[str]:
-    """The board directories of this user's jobs."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith("holdfast-")}
-
-
 def does_not_grow(samples: list[Held], settled: int, allowed: float) -> None:
     """From sample `settled` to the last one: no more descriptors, no more threads, and at most `allowed` MB more."""
     first, last = _ends(samples, settled)
