@@ -290,10 +290,11 @@ class BoardWriter:
             words[L.CHECKPOINTS] = words[L.CHECKPOINTS] + 1 & L.LARGEST
             self._note(L.CHECKPOINT, 0, value, monotonic_ns())
 
-    def end_all_sections(self) -> int:
-        """Close whatever is open; returns how many sections that were."""
+    def end_all_sections(self) -> None:
+        """Close whatever is open."""
         with self._lock:
-            return sum(self.end_section(name) for name in tuple(self._opened))
+            for name in tuple(self._opened):
+                self.end_section(name)
 
     def detach(self) -> None:
         """From now on write to private memory; lets go of the board. Safe to call at any time, also twice."""

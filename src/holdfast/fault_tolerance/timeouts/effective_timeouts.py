@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.prefixed_log import Once
 from holdfast.prefixed_log import log as _log
 
 from ..board import Limits, Snapshot
@@ -73,14 +74,12 @@ class Advice:
 
     def __init__(self, resolved: ResolvedConfig) -> None:
         self._resolved = resolved
-        self._logged: set[str] = set()
+        self._once = Once(logger)
 
     def on(self, boards: Iterable[Snapshot]) -> None:
         """Check the ranks' boards; cheap enough for once a second."""
         for sentence in _contradictions(self._resolved, boards):
-            if sentence not in self._logged:
-                self._logged.add(sentence)
-                logger.warning("%s", sentence)
+            self._once(logging.WARNING, sentence)
 
 
 def _contradictions(resolved: ResolvedConfig, boards: Iterable[Snapshot]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import in_time
 from holdfast.checkpoints.atomic import whole_file
+from holdfast.prefixed_log import Once
 from holdfast.side_group import CollectiveFailed, SideGroup
 
 from .. import environment
@@ -130,9 +131,8 @@ class KeptTimeouts:
     def __init__(self, path: Path, part: str, side: SideGroup, log: Log) -> None:
         self.path = path
         self._part = part
-        self._log = log
         self._writes = side.rank == 0
-        self._logged: set[str] = set()
+        self._once = Once(log)
         text = self._read() if self._writes else ""
         try:
             # Between two callbacks' `setup` a rank may be as late as anywhere else in the trainer's.
@@ -183,9 +183,8 @@ class KeptTimeouts:
             return ""
 
     def _warn(self, text: str) -> None:
-        if self._writes and text not in self._logged:
-            self._logged.add(text)
-            self._log.warning(text)
+        if self._writes:
+            self._once(logging.WARNING, text)
 
 
 class Damaged(Exception):

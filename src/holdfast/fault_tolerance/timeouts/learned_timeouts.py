@@ -24,8 +24,6 @@ KEY = "current_timeouts"
 HEARTBEAT, SECTION = "heartbeat", "section"
 """The parts of a state."""
 
-EMA_WEIGHT = 0.5
-
 INITIAL, SUBSEQUENT = "initial", "subsequent"
 """The names of the heartbeat timeouts."""
 OUT_OF_SECTION = ""
@@ -142,14 +140,6 @@ class Floors:
         return floor if limit is None else min(floor, limit)
 
 
-def learned(longest: float, factor: float, floor: float, current: float | None = None) -> float:
-    """The timeout learned from the longest observed duration; `current` is the one in force if that was learned."""
-    timeout = factor * longest
-    if current is not None:
-        timeout = EMA_WEIGHT * timeout + (1 - EMA_WEIGHT) * current
-    return max(timeout, floor)
-
-
 def learn(current: Timeouts, longest: Mapping[str, float], factor: float, floors: Floors) -> Timeouts:
     """The timeouts that follow `current`; `longest` has the longest durations over all ranks in seconds, by name.
 
@@ -157,9 +147,10 @@ def learn(current: Timeouts, longest: Mapping[str, float], factor: float, floors
     """
     table = current._table()
     for name, seconds in longest.items():
-        before = table.get(name)
-        in_force = before.seconds if before and before.is_learned else None
-        table[name] = Timeout(learned(seconds, factor, floors.of(current, name), in_force), True)
+        before, timeout = table.get(name), factor * seconds
+        if before and before.is_learned and before.seconds is not None:
+            timeout = (timeout + before.seconds) / 2
+        table[name] = Timeout(max(timeout, floors.of(current, name)), True)
     return current._of(table)
 
 
