@@ -30,7 +30,7 @@ help:
 	@echo 'make matrix  jobs on each supported torch, into docs/versions.md (25 GB); VERSIONS="2.8.0" for some of them'
 	@echo 'make gpu     what needs an NVIDIA GPU (8 minutes, no network); docs/gpu.md'
 	@echo 'make simulate    the node controllers of simulated jobs with faults; ARGS="--seeds 0:1000"'
-	@echo 'make test-cold    those of the launcher and the monitor once more, without warm start'
+	@echo 'make test-cold    those of the launcher once more, without warm start'
 	@echo 'make test-nemo, make test-engines    those with NeMo-Run; with TorchX and the models of Kubeflow'
 	@echo 'make nvrx    NVRx 0.4.1 in an environment of its own: `make test` then tests the exchange of files with it'
 	@echo 'make soak    minutes of repeated failures'
@@ -72,9 +72,9 @@ test-all: $(VENV)/.native
 simulate: $(VENV)/.check
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
-# Every rank started as with torchrun, for what starts ranks and watches them.
+# Every rank started as with torchrun, for what starts ranks. (Those of the monitor start them so in any case.)
 test-cold: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= PET_FT_WARM_START=off $(BIN)/python -m pytest -q -m 'not soak and not variant' -n $(WORKERS) --dist worksteal tests/launcher tests/monitor $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= PET_FT_WARM_START=off $(BIN)/python -m pytest -q -m 'not soak and not variant' -n $(WORKERS) --dist worksteal tests/launcher $(ARGS)
 
 # NeMo-Run brings half a gigabyte, and takes the places of TorchX's schedulers: an environment for each.
 test-nemo: .venv-nemo/.installed
