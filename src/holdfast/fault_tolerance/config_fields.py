@@ -239,7 +239,6 @@ def boolean(value: object) -> bool:
 
 
 def is_boolean_word(word: str) -> bool:
-    """Whether `word` is one of the spellings of true and false."""
     return word.strip().lower() in _TRUE | _FALSE
 
 
@@ -255,8 +254,6 @@ def matching(pattern: str, allowed: str) -> Callable[[object], str]:
 
 
 def one_of(*words: str) -> Callable[[object], str]:
-    """The grammar of one of these words."""
-
     def parse(value: object) -> str:
         if isinstance(value, str) and value.strip() in words:
             return value.strip()

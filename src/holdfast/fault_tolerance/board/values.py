@@ -51,8 +51,6 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class OpenSection:
-    """A section that is open now."""
-
     name: str
     since_ns: int
 

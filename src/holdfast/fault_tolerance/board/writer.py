@@ -217,7 +217,6 @@ class BoardWriter:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force."""
         with self._lock:
             return L.read_limits(self._rare)
 
@@ -291,7 +290,6 @@ class BoardWriter:
             self._note(L.CHECKPOINT, 0, value, monotonic_ns())
 
     def end_all_sections(self) -> None:
-        """Close whatever is open."""
         with self._lock:
             for name in tuple(self._opened):
                 self.end_section(name)

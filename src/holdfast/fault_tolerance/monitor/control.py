@@ -77,7 +77,6 @@ class ControlPage(Page):
 
     @property
     def phase(self) -> int:
-        """IDLE, RUNNING or STOPPING."""
         return self.words[_PHASE]
 
     def enter(self, phase: int, cycle: int) -> None:
@@ -132,7 +131,6 @@ class Channel:
         end.setblocking(False)
 
     def fileno(self) -> int:
-        """For poll and selectors."""
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any]) -> bool:
@@ -162,5 +160,4 @@ class Channel:
                 continue
 
     def close(self) -> None:
-        """Close this end."""
         self._socket.close()

@@ -163,12 +163,10 @@ def _initial_since(board: Snapshot) -> int | None:
 
 
 def nanoseconds(limit: float) -> int:
-    """A limit in seconds as a whole number of nanoseconds."""
     return int(min(limit, LONGEST) * SECOND)
 
 
 def earliest(found: Iterable[Deadline]) -> Deadline | None:
-    """The limit that is passed first."""
     return min(found, key=lambda deadline: deadline.at_ns, default=None)
 
 

@@ -138,7 +138,6 @@ def import_capture() -> None:
 
 
 def discard(captured: Captured) -> None:
-    """Remove the file."""
     if captured.file:
         with contextlib.suppress(OSError):
             os.unlink(captured.file)

@@ -181,7 +181,6 @@ class Watch:
         return {who.pid: who.start_time for who in identities if who}
 
     def close(self) -> None:
-        """Unmap everything."""
         self._close_boards()
         self._control.close()
 
@@ -259,11 +258,9 @@ class Terminator:
 
     @property
     def signal_name(self) -> str:
-        """Name of the first signal."""
         return signal.Signals(self.termination).name
 
     def has_signalled(self, who: Identity) -> bool:
-        """Whether this rank was signalled already."""
         return who in self._pending or who in self._done
 
     def terminate(self, who: Identity, now_ns: int) -> str | None:

@@ -28,7 +28,6 @@ class Limit:
 
     @property
     def left(self) -> int:
-        """How much more is allowed."""
         return max(0, self.maximum - self.used)
 
 

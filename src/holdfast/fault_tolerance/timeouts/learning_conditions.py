@@ -48,12 +48,10 @@ class HeartbeatRules:
     """Heartbeats before the first save that had any; 0 before that save."""
 
     def saved(self) -> None:
-        """A checkpoint is saved now."""
         self._beats_at_save = self._beats_at_save or self.beats
 
     @property
     def beats(self) -> int:
-        """Heartbeats so far."""
         return self.iterations + self.other_beats
 
     @property
@@ -102,7 +100,6 @@ class SectionRules:
     """A checkpoint was saved and nothing learned since."""
 
     def saved(self) -> None:
-        """A checkpoint was saved."""
         self.checkpoints += 1
         self.due = True
 
