@@ -98,7 +98,10 @@ def test_undisturbed_job_takes_each_step_once(training: Training, weights: list[
     assert training.journal("rank_exit") and not training.journal("restart")
 
 
-@pytest.mark.parametrize("start", [pytest.param("warm", marks=pytest.mark.check), "cold"])
+@pytest.mark.parametrize(
+    "start",
+    [pytest.param("warm", marks=pytest.mark.check), pytest.param("cold", marks=pytest.mark.variant)],
+)
 def test_hang_and_kill_are_survived(training: Training, weights: list[float], start: str) -> None:
     """The verdict on the hang names the culprit from stacks and collectives; ranks restart warm where asked to."""
     mode = "auto" if start == "warm" else "off"
@@ -123,6 +126,7 @@ def test_hang_and_kill_are_survived(training: Training, weights: list[float], st
     assert [record["exit_code"] for record in training.journal("run_end")] == [0]
 
 
+@pytest.mark.variant  # of those in tests/nodes
 def test_two_nodes_restart_together(training: Training, weights: list[float]) -> None:
     """One budget of restarts, one result, and both launchers exit with 0."""
     common = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job"]
