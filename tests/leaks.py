@@ -45,7 +45,7 @@ class Picture:
     processes: frozenset[psutil.Process]
     threads: frozenset[threading.Thread]
     descriptors: frozenset[tuple[int, str]]
-    files: frozenset[Path]
+    files: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,18 @@ def _difference(before: Picture, after: Picture) -> Leaks:
         processes=tuple(after.processes - before.processes),
         threads=tuple(after.threads - before.threads),
         descriptors=tuple(sorted(after.descriptors - before.descriptors)),
-        files=tuple(sorted(_ours(after.files - before.files, after.processes))),
+        files=tuple(sorted(_ours(_own(after.files - before.files), after.processes))),
     )
+
+
+def _own(paths: frozenset[str]) -> frozenset[Path]:
+    """Those of this user."""
+    found = set()
+    for path in map(Path, paths):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                found.add(path)
+    return frozenset(found)
 
 
 def _ours(fresh: frozenset[Path], processes: frozenset[psutil.Process]) -> Iterator[Path]:
@@ -136,17 +146,27 @@ def _another_session() -> bool:
     return False
 
 
+_FOREIGN: dict[int, bytes] = {}
+"""Pid → start time of processes that lack our mark. They never get it: it comes with the fork."""
+
+
 def _processes() -> Iterator[psutil.Process]:
-    """Our descendants, and all with our mark. Looked for twice in each test, so each process is read once only."""
+    """Our descendants, and all with our mark. Looked for twice in each test, so as little as possible is read."""
     mark, me = f"{MARK}={os.environ.get(MARK, '')}".encode(), os.getpid()
     children: dict[int, list[int]] = {}
     found: set[int] = set()
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
-            parent = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
-            children.setdefault(parent, []).append(pid)
-            if mark in _read(f"/proc/{pid}/environ").split(b"\0"):
+            fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            children.setdefault(int(fields[1]), []).append(pid)
+            started = fields[19]
+            if _FOREIGN.get(pid) == started:
+                continue
+            environ = _read(f"/proc/{pid}/environ")
+            if mark in environ.split(b"\0"):
                 found.add(pid)
+            elif environ:  # empty in the middle of an exec
+                _FOREIGN[pid] = started
     below = [me]
     for pid in below:
         below += children.get(pid, ())
@@ -166,13 +186,10 @@ def _descriptors() -> Iterator[tuple[int, str]]:
             yield int(name), os.readlink(f"/proc/self/fd/{name}")
 
 
-def _files() -> Iterator[Path]:
-    for folder in (SHM, Path(tempfile.gettempdir())):
+def _files() -> Iterator[str]:
+    for folder in (str(SHM), tempfile.gettempdir()):
         with contextlib.suppress(OSError):
-            for entry in os.scandir(folder):
-                with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                        yield Path(entry.path)
+            yield from (f"{folder}/{name}" for name in os.listdir(folder))
 
 
 def _in_use_by_others(ours: frozenset[psutil.Process]) -> set[str]:
