@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,16 +74,19 @@ def theirs(argv: list[str]) -> dict[str, Any]:
     return found
 
 
-def actions() -> Iterator[tuple[str, argparse.Action]]:
+@cache
+def actions() -> dict[str, argparse.Action]:
     """torch's actions by the name of their option."""
-    for action in get_args_parser()._actions:
-        for flag in action.option_strings:
-            if flag.startswith("--") and "_" not in flag:
-                yield flag[2:], action
+    return {
+        flag[2:]: action
+        for action in get_args_parser()._actions
+        for flag in action.option_strings
+        if flag.startswith("--") and "_" not in flag
+    }
 
 
 def test_known_options_are_those_of_the_installed_torch() -> None:
-    known, real = {option.names[0]: option for option in installed_options()}, dict(actions())
+    known, real = {option.names[0]: option for option in installed_options()}, actions()
     added = accept_additions("options of torchrun", set(real) - set(known))
     assert set(known) - set(real) <= {"signals-to-handle"}  # new in 2.10, and ours in each version
     for name, action in real.items():
@@ -150,7 +153,7 @@ SWITCHES = [each.names[0] for each in installed_options() if not each.metavar an
 @st.composite
 def options(draw: st.DrawFn) -> list[str]:
     """Words of one option, spelled as argparse allows it."""
-    real = dict(actions())
+    real = actions()
     name = draw(st.sampled_from(sorted((VALUES.keys() & real.keys()) | set(SWITCHES))))
     flag = draw(st.sampled_from(real[name].option_strings))
     if name in SWITCHES:
