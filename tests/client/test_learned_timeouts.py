@@ -29,7 +29,6 @@ from holdfast.fault_tolerance.timeouts.observed_durations import (
     SECOND,
     Intervals,
     step_times,
-    with_running,
 )
 from tests.monitor.values import START, at, snapshot
 
@@ -282,23 +281,6 @@ def test_a_restart_keeps_what_was_seen_and_measures_no_gap_over_it() -> None:
             patch.setattr(writer_module, "monotonic_ns", lambda: 10**17)
             writer.heartbeat(7)
     assert seen.heartbeats(0) == {INITIAL: 10 / SECOND, SUBSEQUENT: 20 / SECOND}
-
-
-def test_what_still_runs_is_a_lower_bound_for_what_has_ended_before() -> None:
-    seen = Intervals()
-    seen.heartbeat(10, 0)
-    seen.heartbeat(30, 20)
-    seen.in_section("epoch", 20)
-    seen.in_section("step", 50)
-    heartbeats = with_running(seen.heartbeats(0, running_ns=1200))
-    assert heartbeats == {INITIAL: 10 / SECOND, SUBSEQUENT: 1200 / SECOND}
-    sections = with_running(seen.sections(running_ns={"epoch": 1200, "step": 40, "first": 10}))
-    assert sections == {
-        OUT_OF_SECTION: 0.0,
-        "epoch": 1200 / SECOND,
-        "step": 50 / SECOND,
-        "first": 0.0,  # never closed, by any rank: nothing can be learned from it
-    }
 
 
 def board(steps: int, first: float, longest: float, last: float) -> Any:

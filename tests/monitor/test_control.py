@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -35,12 +34,6 @@ def page(folder: str) -> Iterator[ControlPage]:
     page.close()
 
 
-def test_it_is_private_and_allocated_in_full(page: ControlPage, folder: str) -> None:
-    found = os.stat(Path(folder, FILE))
-    assert found.st_mode & 0o777 == 0o600
-    assert found.st_blocks * 512 >= found.st_size == 4096
-
-
 def test_what_one_side_writes_the_other_reads(page: ControlPage, folder: str) -> None:
     other = ControlPage(folder)
     page.epoch = 7
@@ -51,16 +44,6 @@ def test_what_one_side_writes_the_other_reads(page: ControlPage, folder: str) ->
     page.enter(STOPPING, 3)
     assert other.phase == STOPPING
     other.close()
-
-
-def test_gaps_outlive_the_monitor_that_noticed_them(page: ControlPage, folder: str) -> None:
-    first = ControlPage(folder)
-    first.add_suspension(1, 5)
-    first.add_suspension(10, 90)
-    first.close()
-    successor = ControlPage(folder)
-    assert successor.suspensions.spans == ((1, 5), (10, 90))
-    successor.close()
 
 
 def test_a_gap_that_a_successor_notices_again_counts_once(page: ControlPage) -> None:

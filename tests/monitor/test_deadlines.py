@@ -9,14 +9,12 @@ import pytest
 
 from holdfast.fault_tolerance.board import BoardEvent, Limits, OpenSection, Request, SectionTotal, Snapshot
 from holdfast.fault_tolerance.monitor.deadlines import (
-    SECOND,
     Deadline,
     Milestones,
     Suspensions,
     deadlines,
     earliest,
     next_scan,
-    suspicion_at,
 )
 
 from .values import START, at, connected, snapshot
@@ -163,37 +161,11 @@ class TestWarmUp:
         assert self.limits(0, 5, limits) == {"setup": 9.0}
 
 
-def test_outer_section_is_past_its_limit_while_inner_ones_open_and_close() -> None:
-    outer = OpenSection("epoch", at(10))
-    for second in range(11, 80):
-        inner = (OpenSection("step", at(second)),) if second % 2 else ()
-        board = connected(section_count=second, open_sections=(outer, *inner), limits=NESTED)
-        first = earliest(deadlines(board, NO_GAPS))
-        assert first is not None
-        assert (first.section == "epoch") == (second >= 65 or not inner)
-        assert (first.at_ns <= at(second)) == (second >= 70)
-
-
 @pytest.mark.parametrize("limit", [1e10, 1e300])
 def test_a_limit_beyond_all_time_is_far_away_and_no_error(limit: float) -> None:
     board = connected(heartbeat_count=1, last_heartbeat_ns=at(2), limits=Limits(subsequent=limit))
     assert found(board)["heartbeat"] > at(20 * 365 * 86400)
     assert next_scan(board, NO_GAPS, at(3)) > at(86400)
-
-
-def test_a_gap_moves_every_limit() -> None:
-    still = connected(**BUSY, limits=EVERYTHING)
-    gaps = NO_GAPS.plus(at(3.5), at(103.5))
-    assert found(still, gaps) == {
-        reason: moment + 100 * SECOND + max(0, at(104.5) - moment - 100 * SECOND)
-        for reason, moment in found(still).items()
-    }
-
-
-def test_the_earliest_is_the_first_to_be_passed() -> None:
-    assert earliest([]) is None
-    late, soon = Deadline(9, 0, 1.0, "heartbeat"), Deadline(4, 0, 1.0, "section", "step")
-    assert earliest([late, soon]) is soon
 
 
 @pytest.mark.parametrize(
@@ -207,11 +179,6 @@ def test_the_earliest_is_the_first_to_be_passed() -> None:
 )
 def test_what_is_said_has_the_documented_words(deadline: Deadline, text: str) -> None:
     assert deadline.text(at(5.25)) == text
-
-
-def test_the_shortest_limit_is_over_all_that_could_begin() -> None:
-    limits = Limits(initial=9.0, subsequent=8.0, sections={"a": 3.0, "b": None}, out_of_section=4.0)
-    assert next_scan(snapshot(limits=limits), Suspensions(), at(7)) == at(10)
 
 
 class TestEndedMainThread:
@@ -265,10 +232,6 @@ def event(kind: str, seconds: float, value: int = 0) -> BoardEvent:
 
 def moment(seconds: float) -> float:
     return (START + seconds * 1e9) / 1e9
-
-
-def test_a_rank_that_has_done_nothing_is_no_news() -> None:
-    assert news(Milestones(), snapshot()) == []
 
 
 def test_each_milestone_is_told_once_with_the_moment_that_the_ring_has() -> None:
@@ -349,10 +312,3 @@ def test_a_rank_is_called_late_at_four_fifths_of_its_limit_once_for_each_interva
     ]
     assert list(seen.suspicion(deadline, at(29))) == []
     assert list(seen.suspicion(heartbeat_limit(last=29), at(38))) != []
-
-
-def test_after_a_gap_a_rank_is_late_that_much_later() -> None:
-    board = connected(heartbeat_count=1, last_heartbeat_ns=at(2), limits=Limits(subsequent=10.0))
-    moved = earliest(deadlines(board, Suspensions().plus(at(5), at(105))))
-    assert moved is not None
-    assert suspicion_at(moved) == pytest.approx(at(110), abs=1)

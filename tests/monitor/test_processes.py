@@ -68,13 +68,6 @@ def test_descendants(roots: set[int], expected: set[int]) -> None:
     assert proc.descendants(roots, tree) == expected
 
 
-def test_a_signal_reaches_the_one_that_is_meant(spawn: Spawner) -> None:
-    process = victim(spawn)
-    who = identity(process)
-    assert kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
-    assert process.wait() == -signal.SIGTERM
-
-
 def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> None:
     process = victim(spawn)
     who = identity(process)
@@ -83,13 +76,6 @@ def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> N
         process.kill()
         assert not kill.send(handle, signal.SIGTERM)
     assert not kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
-
-
-def test_a_zombie_has_ended(spawn: Spawner) -> None:
-    process = spawn(["true"])
-    wait_until(lambda: state(process) == "Z")
-    who = identity(process)
-    assert not proc.is_running(who.pid, who.start_time)
 
 
 def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:

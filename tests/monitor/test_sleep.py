@@ -159,11 +159,6 @@ def test_an_interval_that_began_in_the_gap_gets_only_what_lies_in_it() -> None:
     assert gaps.deadline(109 * SECOND, 30 * SECOND) == 140 * SECOND
 
 
-def test_what_was_caught_has_a_moment_to_wake_up() -> None:
-    gaps = Suspensions().plus(10 * SECOND, 110 * SECOND)
-    assert gaps.deadline(9 * SECOND, SECOND + 1) == 110 * SECOND + WAKEUP_GRACE
-
-
 def test_a_world_stood_still_when_a_look_comes_much_later_than_planned() -> None:
     assert not was_suspended(0, 10**15), "there was no look before"
     assert not was_suspended(50 * SECOND, 50 * SECOND + OVERSLEPT)
