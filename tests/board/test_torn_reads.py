@@ -73,14 +73,14 @@ def test_every_reading_is_of_one_moment_and_no_event_is_torn(board: Board, writi
 
     def enough() -> bool:
         nonlocal last
-        for _ in range(100):
+        for _ in range(500):
             snapshot = reader.snapshot()
             if snapshot.consistent:
                 _check(snapshot)
                 assert snapshot.heartbeat_count >= last, "time went back"
                 last = snapshot.heartbeat_count
                 moments.add(snapshot.step)
-        for _ in range(10):
+        for _ in range(5):
             events = reader.events()
             _check_events(events)
             steps.update(event.value for event in events if event.kind == "step")
