@@ -149,6 +149,7 @@ LIMITS = "--ft-rank-section-timeouts", "step:3", "--ft-rank-out-of-section-timeo
 WARM_UP = "--ft-num-warmup-iterations", "2", "--ft-initial-rank-heartbeat-timeout"
 
 
+@pytest.mark.slow
 def test_first_steps_of_each_cycle_are_exempt(jobs: Jobs) -> None:
     """A cycle's third step is held to its timeout. All rules of it: `TestWarmUp`."""
     job = jobs(SLOW_STEPS, *LIMITS, *WARM_UP, "60", "--max-restarts", "1", nproc=1)
