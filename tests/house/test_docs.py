@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ FOREIGN = {
 }  # fmt: skip
 
 
+@cache
 def known_options() -> set[str]:
     """Every option of ft_launcher, hyphenated, of the commands of holdfast, and of the corpus of faults."""
     from torch.distributed.run import get_args_parser
