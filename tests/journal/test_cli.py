@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from holdfast.views.job import read_job
 from tests.incidents.cases_for_reports import FIXTURES, evidence, judged
 from tests.journal.story import START, Story, write
 from tests.pipes import on_a_terminal
-from tests.processes import Spawned, Spawner
+from tests.processes import Spawner
 
 CLI = [sys.executable, "-m", "holdfast"]
+Says = Callable[..., str]
 
 
 @pytest.fixture
@@ -34,46 +36,53 @@ def run_dir(tmp_path: Path) -> Path:
     return write(story.restart(51, to=2, used=2).cycle(52, 2).tell(54, "resume", cycle=2, rank=0), tmp_path)
 
 
-def ended(spawn: Spawner, *arguments: str, **env: str) -> Spawned:
-    process = spawn([*CLI, *arguments], env=env)
-    process.wait()
-    return process
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Says:
+    """What `holdfast incidents` prints when it succeeds."""
+
+    def run(*arguments: object) -> str:
+        assert main(["incidents", *map(str, arguments)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return run
 
 
-def shown(spawn: Spawner, *arguments: object) -> str:
-    """What a command that succeeds prints."""
-    process = ended(spawn, "incidents", *map(str, arguments))
-    assert (process.returncode, process.err()) == (0, "")
-    return process.out()
-
-
-def refused(spawn: Spawner, *arguments: object) -> str:
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Says:
     """The one line of a command that fails."""
-    process = ended(spawn, "incidents", *map(str, arguments))
-    assert (process.returncode, process.out()) == (2, "")
-    (line,) = process.err().splitlines()
-    return line
+
+    def run(*words: object) -> str:
+        try:
+            code: object = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        (line,) = err.splitlines()
+        assert line.startswith("holdfast")
+        return line
+
+    return run
 
 
-def test_one_line_for_each_incident(spawn: Spawner, run_dir: Path) -> None:
-    header, _, crash, hang, summary = shown(spawn, run_dir).splitlines()
+def test_one_line_for_each_incident(shown: Says, run_dir: Path) -> None:
+    header, _, crash, hang, summary = shown(run_dir).splitlines()
     assert header.split()[:3] == ["#", "noticed", "what"]
     cells = [cell.strip() for cell in crash.split("   ") if cell.strip()]
     who, times = "rank 1 (node a, pid 1001), cycle 0", ["0.00 s", "1.10 s", "2.00 s"]
     assert cells[2:] == ["crash", who, "killed by SIGKILL", *times, "restarted (1 of 3)"]
     assert "[bold] is no markup " + "x" * 200 in hang
     assert summary == "2 incidents, 37.20 s without training"
+    first, second = json.loads(shown(run_dir, "--json"))
+    assert (first["number"], first["kind"], first["rank"], first["followers"]) == (1, "crash", 1, [])
+    assert (first["restart_seconds"], first["resume_seconds"], first["lost_seconds"]) == (1.1, 2.0, 2.0)
+    assert (second["kind"], second["unnoticed_seconds"], second["lost_seconds"]) == ("hang", 31.2, 35.2)
+    assert (first["report"], second["report"]) == (None, None)
 
 
-def test_json(spawn: Spawner, run_dir: Path) -> None:
-    crash, hang = json.loads(shown(spawn, run_dir, "--json"))
-    assert (crash["number"], crash["kind"], crash["rank"], crash["followers"]) == (1, "crash", 1, [])
-    assert (crash["restart_seconds"], crash["resume_seconds"], crash["lost_seconds"]) == (1.1, 2.0, 2.0)
-    assert (hang["kind"], hang["unnoticed_seconds"], hang["lost_seconds"]) == ("hang", 31.2, 35.2)
-    assert (crash["report"], hang["report"]) == (None, None)
-
-
-def test_a_launcher_that_ended_without_a_record_is_in_the_list(spawn: Spawner, tmp_path: Path) -> None:
+def test_a_launcher_that_ended_without_a_record_is_in_the_list(shown: Says, tmp_path: Path) -> None:
     """With the time of its last event, of whatever kind and in whatever file."""
     node = socket.gethostname()
     story = Story().tell(0, "run_start", node, **{**proc.identity(), "started": 1}).cycle(1, 0, node)
@@ -81,9 +90,9 @@ def test_a_launcher_that_ended_without_a_record_is_in_the_list(spawn: Spawner, t
     line = {"t": START + 25, "mono": 25.0, "node": node, "cycle": 0, "kind": "progress"}
     (tmp_path / f"newest-{node}.7.jsonl").write_text(json.dumps(line, separators=(",", ":")) + "\n")
     end = "the job ended without a record at 2027-01-15 08:00:25 UTC"
-    assert shown(spawn, tmp_path) == f"no incidents\n{end}\n"
+    assert shown(tmp_path) == f"no incidents\n{end}\n"
     assert read_job(str(tmp_path), START + 500).end == end
-    (row,) = json.loads(ended(spawn, "incidents", str(tmp_path), "--json").out())
+    (row,) = json.loads(shown(tmp_path, "--json"))
     assert (row["number"], row["kind"], row["node"], row["what"]) == (None, "launcher lost", node, end)
     assert (row["t"], row["cycle"], row["report"]) == (START + 25, 0, None)
 
@@ -100,75 +109,65 @@ def reported(run_dir: Path) -> Path:
     return run_dir
 
 
-def test_a_report(spawn: Spawner, reported: Path, tmp_path: Path) -> None:
-    text = shown(spawn, reported, 1)
+def test_a_report(shown: Says, reported: Path, tmp_path: Path) -> None:
+    text = shown(reported, 1)
     assert text == (reported / "incidents" / "0001" / "report.txt").read_text()
     assert text.startswith("EXCEPTION: rank 1 (node gpu-12), at 07:59:59 UTC: raised ValueError")
-    assert shown(spawn, reported / "incidents" / "0001") == text
-    record = json.loads(shown(spawn, reported, 1, "--json"))
+    assert shown(reported / "incidents" / "0001") == text
+    record = json.loads(shown(reported, 1, "--json"))
     assert (record["schema"], record["number"], record["verdict"]["kind"]) == (2, 1, "exception")
     file = tmp_path / "page.html"
-    assert shown(spawn, reported, 1, "--html", file) == f"page of incident 0001 in {file}\n"
+    assert shown(reported, 1, "--html", file) == f"page of incident 0001 in {file}\n"
     assert file.stat().st_mode & 0o777 == 0o600
-    assert shown(spawn, reported, 1, "--html", "-") == file.read_text()
+    assert shown(reported, 1, "--html", "-") == file.read_text()
     assert "<h1>EXCEPTION: rank 1 (node gpu-12), at" in file.read_text()
-    rows = json.loads(shown(spawn, reported, "--json"))
+    rows = json.loads(shown(reported, "--json"))
     assert [row["report"] for row in rows] == [f"{reported}/incidents/0001", f"{reported}/incidents/0002"]
-
-
-def test_a_report_that_nobody_finished_is_made_of_what_nodes_told(spawn: Spawner, reported: Path) -> None:
-    assert shown(spawn, reported, 2).startswith("HANG: rank 5 (node gpu-12), since ")
+    # One that no launcher has finished is made of what the nodes sent.
+    assert shown(reported, 2).startswith("HANG: rank 5 (node gpu-12), since ")
     assert not (reported / "incidents" / "0002" / "report.txt").exists()
 
 
-def test_rejudge_shows_the_verdict_then_and_now(spawn: Spawner, reported: Path) -> None:
+def test_rejudge_shows_the_verdict_then_and_now(shown: Says, reported: Path) -> None:
     old = (FIXTURES / "old_rules.json").read_text()
     path = reported / "incidents" / "0001"
     (path / "incident.json").write_text(old)
-    text = shown(spawn, reported, 1, "--rejudge")
+    text = shown(reported, 1, "--rejudge")
     first, then, now = (line for line in text.splitlines() if not line.startswith("    "))
     assert "culprit rank 0 (node gpu-12) -> rank 2 (node gpu-12)" in first
     assert then.startswith("  Then (user_code, confidence low)") and now.startswith("  Now (user_code, ")
-    found = json.loads(shown(spawn, path, "--rejudge", "--json"))
+    found = json.loads(shown(path, "--rejudge", "--json"))
     ranks = [found[when]["verdict"]["rank"] for when in ("then", "now")]
     assert (found["changed"], ranks) == (True, [0, 2])
     assert (path / "incident.json").read_text() == old, "nothing is written"
 
 
-def test_rejudge_needs_one_incident_with_a_report(spawn: Spawner, run_dir: Path) -> None:
-    for arguments in ([run_dir, "--rejudge"], [run_dir, 1, "--rejudge"], ["--rejudge"]):
-        refused(spawn, *arguments)
-
-
-def test_without_a_report_the_journal_has_the_facts(spawn: Spawner, tmp_path: Path) -> None:
+def test_without_a_report_the_journal_has_the_facts(shown: Says, refused: Says, tmp_path: Path) -> None:
     """Its launcher did not survive it; the monitor's verdict is shown."""
     story = Story().tell(0, "run_start").cycle(1, 0)
     facts = {"cause": "lock", "culprit": 1, "confidence": "medium", "sentence": "Rank 1 waits for a lock."}
     facts |= {"rank": 0, "pid": 1000, "waited": 31.2, "text": "no heartbeat", "signal": "SIGKILL"}
     run_dir = write(story.tell(50, "verdict", cycle=0, **facts), tmp_path)
-    first, *_, hang, _, verdict = shown(spawn, run_dir, 1).splitlines()
+    first, *_, hang, _, verdict = shown(run_dir, 1).splitlines()
     assert first == "incident 1 has no report; from the journal:"
     assert "rank 1 (node a, pid 1001), cycle 0" in hang
     assert verdict == "verdict: Rank 1 waits for a lock. (confidence medium)"
-    assert "incident 1 has no report" in refused(spawn, run_dir, 1, "--json")
+    for option in ("--json", "--rejudge"):
+        assert "incident 1 has no report" in refused("incidents", run_dir, 1, option)
 
 
-def test_a_number_that_is_none(spawn: Spawner, run_dir: Path, state: Path) -> None:
-    assert "there is no incident 3; the last is 2." in refused(spawn, state / "z-old", 3)
-    assert "there is no incident 1; it has none." in refused(spawn, state / "a-new", 1)
-    assert "Name one: holdfast incidents" in refused(spawn, state, 1)
-
-
-def test_a_page_that_cannot_be_written(spawn: Spawner, reported: Path) -> None:
+def test_an_incident_that_cannot_be_shown_is_one_line(refused: Says, reported: Path, state: Path) -> None:
     page = reported / "no" / "x.html"
-    expected = f"holdfast: error: --html {page}: there is no folder {reported}/no"
-    assert refused(spawn, reported, 1, "--html", page) == expected
-
-
-def test_a_damaged_record_is_one_line(spawn: Spawner, reported: Path) -> None:
     (reported / "incidents" / "0001" / "incident.json").write_text('{"schema": 9}')
-    line = refused(spawn, reported, 1, "--json")
-    assert "its schema is 9; this version of Holdfast reads 1 and 2" in line
+    (reported / "journal-a.jsonl").symlink_to(state / "z-old" / "journal-a.jsonl")
+    for words, says in [
+        ([state / "z-old", 3], "there is no incident 3; the last is 2."),
+        ([state / "a-new", 1], "there is no incident 1; it has none."),
+        ([state, 1], "Name one: holdfast incidents"),
+        ([reported, 1, "--html", page], f"error: --html {page}: there is no folder {reported}/no"),
+        ([reported, 1, "--json"], "its schema is 9; this version of Holdfast reads 1 and 2"),
+    ]:
+        assert says in refused("incidents", *words)
 
 
 @pytest.fixture
@@ -186,34 +185,34 @@ def state(tmp_path: Path, run_dir: Path) -> Path:
     return folder
 
 
-def test_the_runs_of_a_folder_newest_first(spawn: Spawner, state: Path) -> None:
-    title, *lines = [line.split() for line in shown(spawn, state).splitlines()]
+def test_the_runs_of_a_folder_newest_first(shown: Says, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    title, *lines = [line.split() for line in shown(state).splitlines()]
     assert title == ["begun", "incidents", "run"]
     found = {"z-old/also-77": "0", "a-new": "0", "z-old": "2", "torn": "0"}
     assert [line[-2:] for line in lines] == [[count, f"{state}/{name}"] for name, count in found.items()]
     assert lines[-1][0] == "-"
-    by_default = json.loads(ended(spawn, "incidents", "--json", XDG_STATE_HOME=str(state.parent)).out())
+    monkeypatch.setenv("XDG_STATE_HOME", str(state.parent))
+    by_default = json.loads(shown("--json"))
     assert [run["incidents"] for run in by_default] == [0, 0, 2, 0]
     begun = by_default[2]["begun"] + 900
     assert by_default[1] == {"path": f"{state}/a-new", "begun": begun, "incidents": 0, "problem": ""}
-
-
-def test_a_run_beside_another_is_named(spawn: Spawner, state: Path) -> None:
     beside = f"another job ran here at the same time: holdfast incidents {state}/z-old/also-77\n"
-    assert shown(spawn, state / "z-old").endswith(beside)
+    assert shown(state / "z-old").endswith(beside)
 
 
 @pytest.mark.parametrize(
-    ("output", "error"),
-    [("> /dev/full", "standard output: No space left on device"), (">&-", "standard output is closed")],
+    ("output", "code", "error"),
+    [
+        ("> /dev/full", 2, "holdfast: error: standard output: No space left on device; the result is lost\n"),
+        (">&-", 2, "holdfast: error: standard output is closed; the result is lost\n"),
+        ("| true", 0, ""),  # a reader that has seen enough
+    ],
 )
 def test_an_output_that_takes_nothing_is_one_line(
-    spawn: Spawner, run_dir: Path, output: str, error: str
+    spawn: Spawner, run_dir: Path, output: str, code: int, error: str
 ) -> None:
-    for form in ([], ["--json"]):
-        process = spawn(["bash", "-c", f'exec "$@" {output}', "-", *CLI, "incidents", str(run_dir), *form])
-        assert process.wait() == 2
-        assert process.err() == f"holdfast: error: {error}; the result is lost\n"
+    process = spawn(["bash", "-c", f'set -o pipefail; "$@" {output}', "-", *CLI, "incidents", str(run_dir)])
+    assert (process.wait(), process.err()) == (code, error)
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])
@@ -237,54 +236,43 @@ def test_a_narrow_terminal_goes_without_columns_but_not_without_who(run_dir: Pat
         (["incidents", ".", "0"], "'0': give a whole number from 1"),
         (["incidents", ".", "one"], "'one': give a whole number from 1"),
         (["incidents", "/", "1"], "/: no journal-<node>.jsonl in it"),
+        (["incidents", "/", "--rejudge"], "--rejudge is for one incident"),
         (["incidents", ".", "--html", "x.html"], "--html is for one incident"),
         (["incidents", ".", "1", "--html", "x", "--json"], "use either --html or --json"),
-        (["incidents", "x", "--jsn"], "unrecognized arguments: --jsn"),
+        (["incidents", "x", "--jso"], "unrecognized arguments: --jso"),  # no abbreviations
+        (
+            ["autoresume", "--max-failure", "2", "--", "ft_launcher", "x"],
+            "unrecognized arguments: --max-failure",
+        ),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
-def test_errors_are_one_line_and_exit_code_2(spawn: Spawner, arguments: list[str], says: str) -> None:
-    process = ended(spawn, *arguments, XDG_STATE_HOME=os.devnull)
-    assert (process.returncode, process.out()) == (2, "")
-    (line,) = process.err().splitlines()
-    assert line.startswith("holdfast")
-    assert says in line
+def test_errors_are_one_line_and_exit_code_2(
+    refused: Says, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
+    assert says in refused(*arguments)
 
 
 def test_version(spawn: Spawner) -> None:
-    assert ended(spawn, "--version").out() == f"holdfast {__version__}\n"
-
-
-def test_a_reader_that_has_seen_enough_is_no_error(spawn: Spawner, run_dir: Path) -> None:
-    process = spawn(["bash", "-c", 'set -o pipefail; "$@" | true', "-", *CLI, "incidents", str(run_dir)])
-    assert (process.wait(), process.err()) == (0, "")
+    process = spawn([*CLI, "--version"])
+    assert (process.wait(), process.out()) == (0, f"holdfast {__version__}\n")
 
 
 # -- `holdfast nodes`: machines over the journals of many jobs
 
 
-CRASH = {
-    "rank": 2,
-    "culprit_node": "gpu-2:71",
-    "cause": "signal",
-    "confidence": "high",
-    "accuses": ["gpu-2:71"],
-    "sentence": "Rank 2 crashed.",
-}
+CRASH = {"rank": 2, "culprit_node": "gpu-2:71", "cause": "signal", "confidence": "high"}
+CRASH |= {"accuses": ["gpu-2:71"], "sentence": "Rank 2 crashed."}
 
 
 def story() -> Story:
-    found = (
-        Story()
-        .tell(0, "run_start", "gpu-1:70")
-        .tell(0, "run_start", "gpu-2:71")
-        .tell(0, "run_start", "gpu-3:72")
-    )
-    found.cycle(1, 0, "gpu-1:70").cycle(1, 0, "gpu-2:71", first=2)
-    found.tell(9, "incident", "gpu-1:70", cycle=0, **CRASH).cycle(10, 1, "gpu-1:70").cycle(
-        10, 1, "gpu-2:71", first=2
-    )
-    found.tell(20, "incident", "gpu-1:70", cycle=1, **CRASH)
+    found = Story()
+    for node in ("gpu-1:70", "gpu-2:71", "gpu-3:72"):
+        found.tell(0, "run_start", node)
+    for cycle, at in enumerate((1, 10)):
+        found.cycle(at, cycle, "gpu-1:70").cycle(at, cycle, "gpu-2:71", first=2)
+        found.tell(9 + 11 * cycle, "incident", "gpu-1:70", cycle=cycle, **CRASH)
     suspect = {"cycle": 1, "suspect": "gpu-2:71"}
     found.tell(20.5, "node_suspected", "gpu-1:70", **suspect, facts="node gpu-2:71 crashed twice")
     found.tell(21, "node_replaced", "gpu-1:70", **suspect, instead="gpu-3:72")

@@ -335,24 +335,16 @@ def test_two_lost_nodes_are_two_incidents() -> None:
     assert [each.node for each in incidents(story.events)] == ["b", "c"]
 
 
-def test_giving_up_after_a_lost_node_is_an_incident_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("host", "reason"), [("", GAVE_UP), ("h:29500", "no process listens there any more")]
+)
+def test_the_loss_of_the_job_after_a_lost_node_is_an_incident_of_its_own(host: str, reason: str) -> None:
     story = one_cycle().tell(20, "node_lost", lost="b", waited=14.5).restart(20.1, to=1)
-    story.tell(80, "job_lost", reason=GAVE_UP, host="").tell(80, "run_end", exit_code=1)
-    lost, gave_up = incidents(story.events)
-    assert (lost.kind, lost.outcome) == ("node lost", "the job ended with exit code 1")
-    assert (gave_up.kind, gave_up.node, gave_up.what, gave_up.outcome) == (
-        "job lost",
-        "a",
-        GAVE_UP,
-        lost.outcome,
-    )
-
-
-def test_a_lost_node_and_then_a_lost_host_are_two_incidents() -> None:
-    story = one_cycle().tell(20, "node_lost", lost="b", waited=14.5).restart(20.1, to=1)
-    story.tell(30, "job_lost", reason="no process listens at h:29500 any more", host="h:29500")
-    found = incidents(story.tell(31, "run_end", exit_code=1).events)
-    assert len(found) == 2 and (found[0].kind, found[0].node) == ("node lost", "b")
+    story.tell(80, "job_lost", reason=reason, host=host).tell(80, "run_end", exit_code=1)
+    lost, second = incidents(story.events)
+    assert (lost.kind, lost.node, lost.outcome) == ("node lost", "b", "the job ended with exit code 1")
+    assert (second.kind, second.node, second.outcome) == ("job lost", "a", lost.outcome)
+    assert second.what.endswith(reason)
 
 
 def test_clocks_a_minute_apart_change_nothing() -> None:
@@ -434,21 +426,10 @@ values = (
 )
 names = st.sampled_from(
     [
-        "cycle",
-        "rank",
-        "pid",
-        "exitcode",
-        "signal",
-        "error",
-        "waited",
-        "text",
-        "lost",
-        "reason",
-        "host",
-        "cause",
+        "cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost", "reason", "host", "cause",
         "culprit",
     ]
-)
+)  # fmt: skip
 events = st.lists(
     st.builds(
         lambda kind, t, mono, node, fields: Event(kind, t, mono, node, fields, node),
