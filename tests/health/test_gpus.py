@@ -21,18 +21,15 @@ from tests.processes import wait_until
 
 
 def gpu(index: int = 0, **changes: Any) -> dict[str, Any]:
+    found = {"index": index, "pci": f"00000000:{0x3B + index:02X}:00.0", "name": "H100", "links": [0, 1, 2]}
     healthy = {
-        "index": index,
-        "pci": f"00000000:{0x3B + index:02X}:00.0",
-        "name": "H100",
         "uncorrected": 0,
         "remap_failed": False,
         "remap_pending": False,
         "retire_pending": 0,
-        "links": [0, 1, 2],
         "slowed": 0,
     }
-    return healthy | changes
+    return found | healthy | changes
 
 
 START = [gpu(0), gpu(1)]
