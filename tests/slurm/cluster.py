@@ -58,17 +58,14 @@ def missing(accounting: bool = False) -> str | None:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, *, nodes: int = 4, gpus: int = 0, accounting: bool = False, node_timeout: int = 60
+    folder: Path, *, nodes: int = 4, accounting: bool = False, node_timeout: int = 60
 ) -> Iterator[Cluster]:
     """A cluster with all its nodes up. `folder` is new; it gets everything that the daemons write.
 
     The environment of who calls is the daemons' environment too; jobs get that of `sbatch`.
     """
     ports = free_ports(4 + nodes)
-    settings = Settings(
-        folder, ports, nodes=nodes, gpus=gpus, accounting=accounting, node_timeout=node_timeout
-    )
-    cluster = Cluster(settings)
+    cluster = Cluster(Settings(folder, ports, nodes, accounting, node_timeout))
     try:
         cluster.start()
         yield cluster
@@ -93,25 +90,21 @@ class Cluster:
 
     def start(self) -> None:
         self.settings.write()
-        for number in range(self.settings.gpus):
-            os.mknod(self.settings.folder / "dev" / f"gpu{number}", 0o20666, os.makedev(1, 3))
         if self._database:
             self._database.start(lambda *command: self._start("database", CONTROLLER, *command))
             self._start("slurmdbd", CONTROLLER, "slurmdbd", "-D")
             self._database.fill(self)
         self._start("slurmctld", CONTROLLER, "slurmctld", "-D", "-f", str(self.settings.conf))
         for name in self.names:
-            self.start_node(name)
+            self._start_node(name)
         self._wait(self._all_up, BOOT, "the nodes to be up")
 
-    def start_node(self, name: str) -> None:
-        """A node's slurmd, at the beginning or after `kill_node`."""
+    def _start_node(self, name: str) -> None:
         namespace = f"/proc/{os.getpid()}/ns/uts"
         before = os.stat(namespace).st_ino
         daemon = self._start(name, name, "slurmd", "-D", "-N", name, "-f", str(self.settings.conf))
         own = f"/proc/{daemon.pid}/ns/uts"
         self._wait(lambda: os.stat(own).st_ino != before, BOOT, f"{name} to have its own name")
-        self._forget(name)
         # Open, so that the number stays this node's: the kernel gives that of a lost namespace to the next one.
         self._namespaces[name] = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -167,7 +160,7 @@ class Cluster:
         """Ends every daemon, and what still runs on the nodes. Nothing is kept but the folder."""
         for name in [name for name in self.names if name in self._namespaces]:
             self.kill_node(name, with_its_processes=True)
-            self._forget(name)
+            os.close(self._namespaces.pop(name))
         for name in reversed([*self._daemons]):
             self._end(name, signal.SIGTERM)
 
@@ -198,11 +191,6 @@ class Cluster:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(left, timeout=5)
-
-    def _forget(self, name: str) -> None:
-        held = self._namespaces.pop(name, None)
-        if held is not None:
-            os.close(held)
 
     def _end(self, name: str, number: int) -> None:
         daemon = self._daemons.pop(name, None)

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import os, signal, sys
 flag, how = os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], sys.argv[1]
-restarts, node = os.environ.get("SLURM_RESTART_COUNT", "0"), os.uname().nodename
-os.write(1, f"rank {os.environ['RANK']} on {node} in run {restarts}\\n".encode())
-os.write(1, f"attempt {os.environ['HOLDFAST_ATTEMPT']} of {os.environ.get('PATH')}\\n".encode())
-if how == "straggler" and restarts == "0" and os.environ["RANK"] == "0":
+attempt, node = int(os.environ["HOLDFAST_ATTEMPT"]), os.uname().nodename
+os.write(1, f"rank {os.environ['RANK']} on {node} in attempt {attempt}\\n".encode())
+os.write(1, f"attempt {attempt} of {os.environ.get('PATH')}\\n".encode())
+if how == "all" and attempt == 2 and os.environ["RANK"] == "0":
     from holdfast.callbacks.completion import record_suspects
     record_suspects([{"suspect": node, "facts": "the job was stopped for a straggler"}])
     sys.exit(1)
@@ -30,7 +30,8 @@ if how == "broken":
 if how == "does not stop":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 waited = f"{flag}.waited"  # until it was killed: Slurm's signal may come up to a minute early, before there is a rank
-if how == "waits" and restarts == "0" or how == "does not stop" and not os.path.exists(waited):
+waits = how == "node dies" and attempt == 1 or how == "all" and attempt < 5
+if waits or how == "does not stop" and not os.path.exists(waited):
     if how == "does not stop":
         open(waited, "w").close()
     while True:
@@ -46,11 +47,19 @@ def light(cluster: Cluster, folder: Path, how: str) -> Training:
     return Training(cluster, folder, [program, how])
 
 
-def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster, tmp_path: Path) -> None:
-    training = light(cluster, tmp_path, "waits")
+def nodes_of(training: Training, attempt: int) -> set[str]:
+    """Where its two ranks are, once both run."""
+    line = rf"^rank \d on (n\d) in attempt {attempt}$"
+    training.wait_for(line, 2)
+    return set(re.findall(line, training.text(), re.MULTILINE))
+
+
+def test_all_that_ends_an_attempt_in_two_jobs_of_one_training(cluster: Cluster, tmp_path: Path) -> None:
+    """Cancelled; then a suspected node, a requeue by an administrator, a drained node with a preemption, the end."""
+    training = light(cluster, tmp_path, "all")
     assert training.start().returncode == 0
     first = training.job
-    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    nodes_of(training, 1)
     refused = training.start()
     assert refused.returncode == 2
     assert refused.stderr == (
@@ -70,11 +79,20 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
     assert training.chains()[0]["state"] == "cancelled"
 
     assert training.start().returncode == 0
-    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    before = nodes_of(training, 2)
+    nodes_of(training, 3)
+    cluster.run("scontrol", "requeue", training.job)
+    drained = min(nodes_of(training, 4))
+    cluster.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=maintenance")
     cluster.run("scancel", "--signal=TERM", training.job)
     assert training.end() == "COMPLETED 0:0", training.text()
-    assert training.kinds(1) == ["preempted", "finished"]
-    assert training.chains()[1]["state"] == "finished"
+    chain = training.chains()[1]
+    assert training.kinds(1) == ["failed", "preempted", "preempted", "finished"]
+    failed, requeued, *_ = chain["attempts"]
+    (bad,) = failed["suspected"]
+    assert bad in before and not {bad, drained} & nodes_of(training, 5)
+    assert "requeued from outside" in requeued["why"] and requeued["node"] == ""
+    assert chain["state"] == "finished"
     again = training.start()
     assert again.returncode == 2
     assert "Nothing is submitted; to train on, remove it" in again.stderr
@@ -83,13 +101,13 @@ def test_cancelled_then_submitted_again_preempted_and_finished(cluster: Cluster,
 def test_a_failed_and_preempted_run_ends_as_an_undisturbed_one(cluster: Cluster, tmp_path: Path) -> None:
     steps = 60
     training = Training.of_characters(cluster, tmp_path, steps)
-    assert training.start("--notice=60", ranks=2).returncode == 0  # 40 s to save and leave
+    assert training.start("--notice=60").returncode == 0  # 40 s to save and leave
     training.wait_for_step(10)
     training.a_rank("n2").send_signal(signal.SIGKILL)
     training.wait(lambda: training.resumed, START, "the second attempt")
     training.goes_on()
     cluster.run("scancel", "--signal=TERM", training.job)  # to every process of the step at once
-    expected = undisturbed(tmp_path / "undisturbed", steps)
+    expected = undisturbed(tmp_path / "undisturbed", steps, ranks=2)
     assert training.end() == "COMPLETED 0:0", training.text()
     assert training.kinds() == ["failed", "preempted", "finished"], training.text()
     training.check_lost_steps()
@@ -111,45 +129,19 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
     assert cluster.run("squeue", "--noheader") == ""
 
 
-@pytest.mark.variant
-def test_a_suspected_node_is_left_out_of_the_next_attempt(cluster: Cluster, tmp_path: Path) -> None:
-    training = light(cluster, tmp_path, "straggler")
-    assert training.start().returncode == 0
-    assert training.end() == "COMPLETED 0:0", training.text()
-    assert training.kinds() == ["failed", "finished"]
-    first, second = (
-        set(re.findall(rf"^rank \d on (n\d) in run {run}", training.text(), re.MULTILINE)) for run in (0, 1)
-    )
-    (bad,) = training.chains()[0]["attempts"][0]["suspected"]
-    assert bad in first - second and len(second) == 2
-
-
 def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster = own_cluster
-    training = light(cluster, tmp_path, "waits")
+    training = light(cluster, tmp_path, "node dies")
     assert training.start().returncode == 0
-    training.wait_for(r"^rank \d on n\d in run 0", 2)
+    nodes_of(training, 1)
     cluster.kill_node("n2", with_its_processes=True)
     assert training.end() == "COMPLETED 0:0", training.text()
     chain = training.chains()[0]
     assert training.kinds() == ["node lost", "finished"], training.text()
     assert chain["attempts"][0]["node"] == "n2"
     training.wait_until_nothing_is_left()
-
-
-@pytest.mark.variant
-def test_a_requeue_by_an_administrator_is_no_lost_node_and_no_failure(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    training = light(cluster, tmp_path, "waits")
-    assert training.start("--max-failures=1").returncode == 0
-    training.wait_for(r"^rank \d on n\d in run 0", 2)
-    cluster.run("scontrol", "requeue", training.job)
-    assert training.end() == "COMPLETED 0:0", training.text()
-    assert training.kinds() == ["preempted", "finished"], training.text()
-    assert "requeued from outside" in training.chains()[0]["attempts"][0]["why"]
 
 
 @pytest.mark.variant
@@ -172,13 +164,3 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     assert "SIGKILL sent" in training.text()
     told = [int(line.split()[1]) for line in training.text().splitlines() if line.startswith("attempt ")]
     assert 77 not in told and told[-1] == len(stopped) + 1
-
-
-@pytest.mark.variant
-def test_a_launcher_that_is_not_there_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    training = light(cluster, tmp_path, "waits")
-    assert training.start("--max-failures=1", nodes=1, launcher=["/nowhere/ft_launcher"]).returncode == 0
-    assert training.end() == "FAILED 1:0", training.text()
-    attempt = training.chains()[0]["attempts"][0]
-    assert (attempt["kind"], attempt["exit_code"]) == ("failed", 127)
-    assert "the command was not found" in attempt["why"]

@@ -61,6 +61,14 @@ def test_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_launcher_that_is_not_there_is_an_exit_code(tmp_path: Path) -> None:
+    ended = 'case "$*" in *--attempt-ended=*) echo "${@: -1}" ;; esac'
+    done = run_script(
+        tmp_path, {"srun": 'shift 3; exec "$@"', "keep": ended}, command=("/nowhere/ft_launcher", "t.py")
+    )
+    assert done.stdout.split() == ["--attempt-ended=127"], done.stderr
+
+
 def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
     command = ("/opt/env/bin/python", "-m", "holdfast.fault_tolerance.launcher", "train.py")
     text = batch_script(plan(command=command), "1.2.3")
@@ -224,19 +232,11 @@ def test_whether_a_job_lives(state: str, alive: bool) -> None:
 @pytest.mark.parametrize(
     ("job", "code", "now", "expected"),
     [
-        (
-            Job("RUNNING", began=0, limit=600),
-            75,
-            100,
-            Scheduler.NOTHING,
-        ),  # scancel --signal: by the exit code
+        # scancel --signal: by the exit code
+        (Job("RUNNING", began=0, limit=600), 75, 100, Scheduler.NOTHING),
         (Job("RUNNING", began=0, limit=600), 75, 590, Scheduler.TIME_LIMIT),
-        (
-            Job("RUNNING", began=0, limit=600),
-            75,
-            400,
-            Scheduler.TIME_LIMIT,
-        ),  # 180 s notice, up to 60 s too early
+        # 180 s notice, up to 60 s too early
+        (Job("RUNNING", began=0, limit=600), 75, 400, Scheduler.TIME_LIMIT),
         (Job("RUNNING", began=0, limit=600), 1, 590, Scheduler.NOTHING),  # it failed, whatever the time
         (Job("RUNNING", began=0, limit=None), 75, 590, Scheduler.NOTHING),
         (Job("RUNNING", began=0, limit=600, preempted=True), 75, 100, Scheduler.PREEMPTED),

@@ -46,7 +46,7 @@ class Training:
 
     @classmethod
     def of_characters(cls, cluster: Cluster, folder: Path, steps: int, pace: float = 0.25) -> Self:
-        """The character model, 2 ranks on each node."""
+        """The character model."""
         training = cls(cluster, folder, [])
         words = ["--ft-rank-section-timeouts=step:30,data_loading:30,checkpointing:60", TRAIN]
         options = ["--dir", training.run / "checkpoints", "--steps", str(steps), "--pace", str(pace)]
@@ -93,9 +93,9 @@ class Training:
             tail = "\n".join(self.text().splitlines()[-40:])
             pytest.fail(f"{error}\n{self.left()}\n{self.cluster.run('squeue')}\n{tail}\n{self.cluster.log()}")
 
-    def wait_for_step(self, step: int, count: int = 1) -> None:
+    def wait_for_step(self, step: int) -> None:
         """Until rank 0 has told of this step (it tells of each tenth)."""
-        self.wait_for(rf"^step +{step} of", count)
+        self.wait_for(rf"^step +{step} of")
 
     def goes_on(self, steps: int = 1) -> None:
         """Until rank 0 has told of so many more steps."""
@@ -187,9 +187,9 @@ class Training:
         return [attempt["kind"] for attempt in self.chains()[chain]["attempts"]]
 
 
-def undisturbed(folder: Path, steps: int) -> dict[str, Any]:
-    """The result of four undisturbed ranks, on no cluster at all."""
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=4"]
+def undisturbed(folder: Path, steps: int, ranks: int) -> dict[str, Any]:
+    """The result of undisturbed ranks, on no cluster at all."""
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--nproc-per-node={ranks}"]
     options = ["--dir", folder, "--steps", str(steps), "--batch-size", "4"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
