@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..incidents.suspicions import Failure, suspicions
 from ..visible import escaped, without_numbers
 from .ledger import Attempt, Chain
 from .outcome import INTERRUPTED_CODE, SHUT_DOWN_CODE, Kind
@@ -138,6 +137,13 @@ _FINAL = {
 
 def _suspect_checkpoint(attempts: Sequence[Attempt]) -> str:
     """A sentence where the last attempt and one before failed at the same checkpoint. Nothing is deleted."""
+    if not attempts[-1].checkpoint:
+        return ""
+    from ..incidents.suspicions import (
+        Failure,
+        suspicions,
+    )  # takes a third of the start of `holdfast autoresume`
+
     history = [
         Failure(
             "exit", checkpoint=each.checkpoint, took_steps=each.took_steps, attempt=each.number, at=each.began
