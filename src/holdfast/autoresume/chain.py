@@ -15,6 +15,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..callbacks.completion import FLAG_VARIABLE
@@ -51,7 +52,13 @@ class Launcher:
 def launcher_in(command: Sequence[str], environ: Mapping[str, str]) -> Launcher:
     """Read the command (a list of words), and what the environment adds to it."""
     arguments = _arguments(command)
-    given = _given(arguments) if arguments is not None else {}
+    given: dict[str, str] = {}
+    if arguments is not None:
+        from ..fault_tolerance.launcher.command_line.options import Vocabulary, scan
+
+        with suppress(ConfigError):
+            line = scan(arguments, Vocabulary())
+            given = {key: each.value for key, each in line.ft.items() if isinstance(each.value, str)}
     code = given.get("preempted_exit_code") or environ.get(PREEMPTED, "").strip()
     return Launcher(
         is_launcher=arguments is not None,
@@ -66,16 +73,6 @@ def _arguments(command: Sequence[str]) -> Sequence[str] | None:
         if os.path.basename(word) == "ft_launcher" or (word.endswith(MODULE) and "-m" in command[:index]):
             return command[index + 1 :]
     return None
-
-
-def _given(arguments: Sequence[str]) -> dict[str, str]:
-    from ..fault_tolerance.launcher.command_line.options import Vocabulary, scan
-
-    try:
-        line = scan(arguments, Vocabulary())
-    except ConfigError:
-        return {}
-    return {key: given.value for key, given in line.ft.items() if isinstance(given.value, str)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +192,10 @@ class Keeper:
             when = f"in {policy.duration(decision.wait)}" if decision.wait else "now"
             say(f"{decision.why}; attempt {number} follows {when}")
         until = time.monotonic() + decision.wait
-        while time.monotonic() < until:
-            stop = self._signals.wait(until)
-            if stop in STOPS:
-                raise Cancelled(stop)
-        # A signal that came a moment ago, between two attempts.
-        stop = self._signals.wait(time.monotonic())
-        if stop in STOPS:
-            raise Cancelled(stop)
+        # Also a signal that came a moment ago, between two attempts.
+        while (came := self._signals.wait(until)) is not None:
+            if came in STOPS:
+                raise Cancelled(came)
 
     def _attempt(self) -> signal.Signals | None:
         """Run one to its very end; returns the signal that cancelled it, if any."""
@@ -280,10 +273,9 @@ class Keeper:
 
     def _next_step(self, decision: Decision) -> str:
         run_dir = shlex.quote(self._plan.run_dir)
-        look = f"holdfast autoresume --status {run_dir}"
-        if decision.state is State.FINISHED:
-            return f"All attempts: {look}"
-        return f"All attempts: {look}. To train on, give the command again with --run-dir {run_dir}"
+        again = f". To train on, give the command again with --run-dir {run_dir}"
+        look = f"All attempts: holdfast autoresume --status {run_dir}"
+        return look if decision.state is State.FINISHED else look + again
 
 
 def _cancelled(number: signal.Signals, what: str) -> Decision:

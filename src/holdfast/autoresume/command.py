@@ -22,8 +22,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from ..fault_tolerance.launcher.ranks import orphans
 from ..fault_tolerance.processes import kill, proc
@@ -189,7 +190,7 @@ def await_end(attempt: Attempt, signals: Signals) -> bool:
     Its processes are found by the mark in their environment, and signalled by pidfd. Returns whether anything ran: its
     end was seen then.
     """
-    find = _left_by(attempt.mark)
+    find = partial(kill.marked, f"{MARK}={attempt.mark}".encode(), set())
     if not (alive := find()):
         return False
     say(
@@ -215,11 +216,6 @@ def await_end(attempt: Attempt, signals: Signals) -> bool:
                 number, f"attempt {attempt.number} is not waited for and still runs: {listed(alive)}"
             )
     return True
-
-
-def _left_by(mark: str) -> Callable[[], dict[int, int]]:
-    """Finds the processes with this mark: pid -> start time."""
-    return lambda: kill.marked(f"{MARK}={mark}".encode(), set())
 
 
 def _is_there(attempt: Attempt, alive: Mapping[int, int]) -> bool:

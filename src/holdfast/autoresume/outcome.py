@@ -183,14 +183,10 @@ def ending_of(known: Evidence) -> Ending:
     if known.cancelled_by:
         return Ending(Kind.CANCELLED, f"ended by {known.cancelled_by}")
     if known.scheduler is not Scheduler.NOTHING:
-        return _scheduled(known)
+        kind, words = _SCHEDULED[known.scheduler]
+        why = known.scheduler_says or (f"{words}: {known.node}" if known.node else words)
+        return Ending(kind, why, node=known.node)
     return _by_itself(known)
-
-
-def _scheduled(known: Evidence) -> Ending:
-    kind, words = _SCHEDULED[known.scheduler]
-    why = known.scheduler_says or (f"{words}: {known.node}" if known.node else words)
-    return Ending(kind, why, node=known.node)
 
 
 def _by_itself(known: Evidence) -> Ending:
@@ -249,8 +245,9 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
     own = [event for event in events if event.t >= since and not event.get("job_goes_on")]
     found = incidents(own)
     fault = _fault_of_the_last_cycle(own, found)
+    suspects = {event.text("suspect") for event in own if event.kind == "node_suspected"}
     asked = [incident.what for incident in found if incident.kind == "shutdown"]
-    preempted = [_text(event.get("signal")) or "a signal" for event in own if event.kind == "preemption"]
+    preempted = [event.text("signal") or "a signal" for event in own if event.kind == "preemption"]
     return Account(
         cause=Cause(short(fault.what), fault.node, fault.rank, fault.kind) if fault else None,
         preempted_by=preempted[0] if preempted else "",
@@ -259,15 +256,7 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         resumed_step=_resumed(own),
         last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
         nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
-        suspected=tuple(
-            sorted(
-                {
-                    _text(event.get("suspect"))
-                    for event in own
-                    if event.kind == "node_suspected" and event.get("suspect")
-                }
-            )
-        ),
+        suspected=tuple(sorted(suspects - {""})),
         **_checkpoint(own),
         **_same_failure(own),
     )
@@ -276,7 +265,7 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
 def _checkpoint(events: list[Event]) -> dict[str, Any]:
     """What the last restart cycle was to continue from, and whether it took a step."""
     last = cycles(events)[-1:]
-    chosen = [_text(event.get("path")) for cycle in last for event in cycle.of_kind("checkpoint_chosen")]
+    chosen = [str(event.get("path") or "") for cycle in last for event in cycle.of_kind("checkpoint_chosen")]
     if not chosen:
         return {}
     # It is unknown for ranks that no launcher receives events of.
@@ -297,14 +286,9 @@ def _same_failure(events: list[Event]) -> dict[str, Any]:
 
 
 def _fault_of_the_last_cycle(events: list[Event], found: list[Incident]) -> Incident | None:
-    sorted_cycles = cycles(events)
-    if not sorted_cycles:
-        return None
-    last = sorted_cycles[-1]
-    own = [
-        each for each in found if (each.run, each.cycle) == (last.run, last.number) and each.kind in FAULTS
-    ]
-    return own[0] if own else None
+    places = {(cycle.run, cycle.number) for cycle in cycles(events)[-1:]}
+    own = (each for each in found if (each.run, each.cycle) in places and each.kind in FAULTS)
+    return next(own, None)
 
 
 def short(text: str) -> str:
@@ -321,13 +305,6 @@ def _resumed(events: list[Event]) -> int | None:
 
 def _steps(events: list[Event], *kinds: str) -> list[int]:
     """The steps that the program told. Counted ones begin anew with each process, so they say nothing of a resume."""
-    found = [event.get("step") for event in events if event.kind in kinds and not _counted(event)]
-    return [step for step in found if isinstance(step, int) and not isinstance(step, bool)]
-
-
-def _counted(event: Event) -> bool:
-    return bool(event.get("counted")) or event.get("connected") is False
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    told = (event for event in events if event.kind in kinds and not event.get("counted"))
+    found = [event.number("step") for event in told if event.get("connected") is not False]
+    return [step for step in found if step is not None]
