@@ -292,7 +292,7 @@ def test_a_filesystem_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: 
     reading, writing = os.pipe()
     monkeypatch.setattr(run_dir, "LOCK_ANSWER", 0.05)
     over: list[bytes] = []
-    monkeypatch.setattr(run_dir, "_lock", lambda path: over.append(os.read(reading, 1)))
+    monkeypatch.setattr(run_dir, "lock_file", lambda path: over.append(os.read(reading, 1)))
     found, said = taken(tmp_path)
     assert (found.run_dir, said) == (str(tmp_path), [])
     os.close(writing)  # lets the thread go

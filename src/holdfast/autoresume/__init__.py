@@ -6,7 +6,6 @@
     run_dir.py  the ledger on disk, the lock, the finished flag
     command.py  one attempt as a process, and the signals meanwhile
     chain.py    the loop of `holdfast autoresume`
-    status.py   the ledger for people
 
 Import from the modules; this package itself imports nothing.
 """

@@ -99,6 +99,13 @@ class Chain:
         return self.host[len(JOB) :] if self.host.startswith(JOB) else ""
 
     @property
+    def keeper(self) -> str:
+        """Who keeps it, or kept it last, in brackets; the process of a job lived for a moment only."""
+        if not self.pid:
+            return ""
+        return f" ({self.host})" if self.job else f" (pid {self.pid} on {self.host})"
+
+    @property
     def ended(self) -> bool:
         """Whether it is known to be over."""
         return bool(self.state)
@@ -221,14 +228,14 @@ _Chains = tuple[Chain, ...]
 
 
 def _chain(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
-    carries_on = _truth(record, "carries_on", False) and bool(chains) and not chains[-1].ended
+    carries_on = _value(record, "carries_on", bool, False) and bool(chains) and not chains[-1].ended
     before = chains[-1] if carries_on else Chain(len(chains) + 1, _time(record))
     chain = replace(before, **_read(record, Chain, _OF_CHAIN))
     return (*(chains[:-1] if carries_on else chains), chain)
 
 
 def _attempt(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
-    number = _number(record, "attempt")
+    number = _value(record, "attempt", int, None)
     if number is None:
         return chains
     if not chains or chains[-1].ended:
@@ -241,7 +248,7 @@ def _attempt(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
 
 
 def _attempt_end(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
-    number = _number(record, "attempt")
+    number = _value(record, "attempt", int, None)
     return tuple(
         replace(
             chain,
@@ -254,23 +261,22 @@ def _attempt_end(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
 
 
 def _ended(attempt: Attempt, record: Mapping[str, Any]) -> Attempt:
-    kind = _kind(_text(record, "ending"))
+    kind = _kind(record.get("ending"))
     return replace(
         attempt,
         # when it was found out says nothing of its length
-        ended=_time(record) if kind is not Kind.LOST and _truth(record, "seen", True) else None,
+        ended=_time(record) if kind is not Kind.LOST and _value(record, "seen", bool, True) else None,
         kind=kind,
         **_read(record, Attempt, _AT_END),
     )
 
 
 def _chain_end(chains: _Chains, record: Mapping[str, Any]) -> _Chains:
-    if not chains or not _text(record, "state"):
-        return chains
-    return (*chains[:-1], replace(chains[-1], state=_text(record, "state"), why=_text(record, "why")))
+    state, why = _value(record, "state", str, ""), _value(record, "why", str, "")
+    return (*chains[:-1], replace(chains[-1], state=state, why=why)) if chains and state else chains
 
 
-def _kind(value: str) -> Kind:
+def _kind(value: object) -> Kind:
     try:
         return Kind(value)
     except ValueError:  # of a newer version: it spends nothing and resets nothing
@@ -279,7 +285,7 @@ def _kind(value: str) -> Kind:
 
 # A record's fields as they may be found on disk: each of the type that is asked for, or its default.
 
-_TYPES = {"str": str, "bool": bool, "int": int, "int | None": int, "tuple[str, ...]": list}
+_TYPES = {"str": str, "bool": bool, "int": int, "int | None": int, "tuple[str, ...]": tuple}
 """By what a field is declared as. True is no number."""
 
 
@@ -289,28 +295,15 @@ def _read(record: Mapping[str, Any], kind: type[Attempt | Chain], names: Iterabl
     for field in fields(kind):
         if field.name in names:
             value = record.get(field.name)
-            if isinstance(value, (list, tuple)):
-                value = [each for each in value if isinstance(each, str)]
-            fits = type(value) is _TYPES[str(field.type)]
-            found[field.name] = (
-                (tuple(value) if isinstance(value, list) else value) if fits else field.default
-            )
+            if isinstance(value, list):
+                value = tuple(each for each in value if isinstance(each, str))
+            found[field.name] = value if type(value) is _TYPES[str(field.type)] else field.default
     return found
 
 
-def _text(record: Mapping[str, Any], name: str) -> str:
+def _value(record: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     value = record.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _number(record: Mapping[str, Any], name: str) -> int | None:
-    value = record.get(name)
-    return value if type(value) is int else None
-
-
-def _truth(record: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = record.get(name)
-    return value if isinstance(value, bool) else default
+    return value if type(value) is kind else default
 
 
 def _time(record: Mapping[str, Any]) -> float:

@@ -25,7 +25,6 @@ do it themselves.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -36,6 +35,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -45,6 +45,7 @@ from ..fault_tolerance.errors import ConfigError, HoldfastError
 from ..fault_tolerance.processes import proc
 from ..in_time import TooLate, within
 from ..journal.reader import JournalUnreadable, journal_files, read_run
+from ..journal.run_dir import lock_file
 from ..journal.writer import PREFIX, SUFFIX
 from ..visible import escaped
 from .ledger import Ledger, Record
@@ -117,18 +118,15 @@ class LedgerFile:
         try:
             within(ANSWER, lambda: _append(self.path, data))
         except (OSError, TooLate) as error:
-            self._trouble(_why(error))
+            if (why := _why(error)) != self._told:
+                say(f"warning: {self.path} cannot be written: {why}. {self._unwritten}")
+            self._told = why
             return False
         self._waiting.clear()
         if self._told:
             say(f"warning: {self.path} can be written again, and nothing is missing in it")
             self._told = ""
         return True
-
-    def _trouble(self, why: str) -> None:
-        if why != self._told:
-            say(f"warning: {self.path} cannot be written: {why}. {self._unwritten}")
-        self._told = why
 
 
 def read_records(path: str) -> tuple[list[Record], list[int]]:
@@ -142,8 +140,11 @@ def read_records(path: str) -> tuple[list[Record], list[int]]:
         raise LedgerUnreadable(f"{path}: {_why(error)}") from None
     records, torn = [], []
     for number, line in enumerate(lines, 1):
-        record = _record(line)
-        if record is not None:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
             records.append(record)
         elif line.strip():
             torn.append(number)
@@ -161,14 +162,6 @@ def read_account(run_dir: str, since: float) -> Account:
         with suppress(JournalUnreadable, TooLate):
             return Account(unread=bool(within(ANSWER, lambda: journal_files(run_dir))))
         return Account()
-
-
-def _record(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _lines(path: str) -> list[bytes]:
@@ -224,23 +217,11 @@ def take_lock(run_dir: str, name: str = LOCK) -> io.FileIO:
     """Lock the run directory, until the file is closed. Raises `Held`, and `Unlockable` where there is no telling."""
     path = os.path.join(run_dir, name)
     try:
-        return io.FileIO(within(ANSWER, lambda: _lock(path)))
+        return io.FileIO(within(ANSWER, lambda: lock_file(path)))
     except BlockingIOError:
         raise Held(f"{run_dir} is taken") from None
     except (OSError, TooLate) as error:
         raise Unlockable(f"{path}: {_why(error)}") from None
-
-
-def _lock(path: str) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        # Not fcntl's own locks: those of a process end when it closes any descriptor of the file.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def hold(run_dir: str) -> AbstractContextManager[object]:
@@ -276,6 +257,24 @@ def is_kept(ledger: Ledger) -> bool | None:
     if chain.pid is None or chain.host != socket.gethostname():
         return None
     return chain.started is not None and proc.is_running(chain.pid, chain.started)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """How a chain and an attempt stand whose ends are not in the ledger."""
+
+    state: str
+    """Empty: the keeper is gone, and the next one carries the chain on."""
+    why: str = ""
+    attempt: str = "-"
+    """Its open attempt: `runs`, `over`, …"""
+
+
+def now_here(ledger: Ledger) -> Now:
+    """The state of the last chain, as far as it can be determined on this machine."""
+    if is_kept(ledger) is False or ledger.chain is None:
+        return Now("")
+    return Now(f"continues{ledger.chain.keeper}", attempt="runs")
 
 
 def _named(file: LedgerFile) -> str:

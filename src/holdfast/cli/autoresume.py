@@ -12,12 +12,18 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import time
 import uuid
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
-from .options import encodable, prepared_run_dir, seconds, whole_number
+from ..visible import escaped
+from .options import encodable, moment, prepared_run_dir, seconds, table, table_width, whole_number
+
+if TYPE_CHECKING:
+    from ..autoresume.ledger import Attempt, Chain, Ledger
+    from ..autoresume.run_dir import Now
 
 EPILOG = """exit codes: 0 the training is finished; 1 given up, or not finished after --max-jobs; 2 wrong options, or
 another holdfast autoresume or a Slurm job is at work there, and nothing was started; 93 a rank requested the end of the
@@ -143,8 +149,7 @@ def _run_dir(given: str | None, launchers: str | None) -> str:
 
 
 def _status(arguments: argparse.Namespace) -> str:
-    from ..autoresume.run_dir import LEDGER, LedgerFile, LedgerUnreadable
-    from ..autoresume.status import as_json, ledger_table, now_here
+    from ..autoresume.run_dir import LEDGER, LedgerFile, LedgerUnreadable, now_here
     from ..integrations.slurm.submit import slurm_says
 
     if arguments.command:
@@ -159,5 +164,63 @@ def _status(arguments: argparse.Namespace) -> str:
     ledger = LedgerFile(run_dir).read()
     now = slurm_says(ledger) or now_here(ledger)
     if arguments.json:
-        return json.dumps(as_json(ledger, now), indent=2) + "\n"
-    return encodable(ledger_table(ledger, now, terminal=sys.stdout is not None and sys.stdout.isatty()))
+        return json.dumps(_chains_with_attempts(ledger, now), indent=2) + "\n"
+    return encodable(_table(ledger, now))
+
+
+def _table(ledger: Ledger, now: Now) -> str:
+    """A table and what came of each chain; cut to the terminal's width, or whole for a file or another program."""
+    if not ledger.chains:
+        return "no attempts\n"
+    rows = [
+        _row(attempt, now.attempt if attempt is ledger.open_attempt else "-") for attempt in ledger.attempts
+    ]
+    titles = ("attempt", "began", "ran", "ended", "why")
+    lines = table(titles, rows, ("attempt", "ran"), "why", table_width()) if rows else []
+    return "\n".join([*lines, *_chains(ledger, now), ""])
+
+
+def _chains_with_attempts(ledger: Ledger, now: Now) -> list[dict[str, object]]:
+    """Times are unix seconds."""
+    chains = []
+    for chain in ledger.chains:
+        attempts = [
+            {**asdict(attempt), "kind": attempt.kind and attempt.kind.value, "seconds": attempt.seconds}
+            for attempt in chain.attempts
+        ]
+        state, why = _standing(chain, ledger, now)
+        chains.append({**asdict(chain), "attempts": attempts, "state": state, "why": why})
+    return chains
+
+
+def _row(attempt: Attempt, ended: str) -> dict[str, str]:
+    from ..autoresume.policy import cause, duration
+
+    where = f"pid {attempt.pid} on {attempt.host}" if attempt.pid else attempt.job or attempt.host
+    return {
+        "attempt": str(attempt.number),
+        "began": moment(attempt.began),
+        "ran": "-" if attempt.seconds is None else duration(attempt.seconds),
+        "ended": ended if attempt.kind is None else str(attempt.kind),
+        "why": where if attempt.kind is None else cause(attempt),
+    }
+
+
+def _chains(ledger: Ledger, now: Now) -> list[str]:
+    lines = []
+    for chain in ledger.chains:
+        which = f"chain {chain.number}: " if len(ledger.chains) > 1 else ""
+        state, why = _standing(chain, ledger, now)
+        # Why it is over mostly begins with the state, in the words of the sentence.
+        text = why if why.startswith(state) else f"{state}: {why}" if why else state
+        lines.append(escaped(which + text))
+    return lines
+
+
+def _standing(chain: Chain, ledger: Ledger, now: Now) -> tuple[str, str]:
+    """The state of a chain, and why."""
+    if chain.ended:
+        return chain.state, chain.why
+    if chain is ledger.chain and now.state:
+        return now.state, now.why
+    return f"its keeper{chain.keeper} is gone: the next holdfast autoresume carries it on", ""

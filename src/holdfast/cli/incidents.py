@@ -9,16 +9,13 @@ import argparse
 import json
 import os
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
 from ..visible import escaped
-from .options import check_html, one_run, put_page, whole_number
+from .options import check_html, moment, one_run, put_page, table, table_width, whole_number
 
 if TYPE_CHECKING:
     from ..incidents.report.store import Record, StoredIncident
@@ -188,26 +185,10 @@ def _incident_table(found: Sequence[Incident]) -> str:
     """A table and its sum; cut to the terminal's width, or whole for a file or another program."""
     if not found:
         return "no incidents\n"
-    from rich.cells import cell_len, set_cell_size
-
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = max(shutil.get_terminal_size().columns, 32) if terminal else 100_000
+    width = table_width()
     shown = [title for title, least in COLUMNS.items() if width >= least]
     rows = [_row(incident, is_short="reason" not in shown) for incident in found]
-    columns = {title: [title, *(escaped(row[title]) for row in rows)] for title in shown}
-    widths = {title: max(map(cell_len, cells)) for title, cells in columns.items()}
-    longest = "reason" if "reason" in shown else "who"
-    excess = sum(widths.values()) + 3 * (len(shown) - 1) - width
-    widths[longest] = max(widths[longest] - max(excess, 0), 1)
-
-    def cell(title: str, text: str) -> str:
-        space = widths[title] - cell_len(text)
-        if space < 0:
-            return set_cell_size(text, widths[title] - 1) + "…"
-        return " " * space + text if title in RIGHT else text + " " * space
-
-    lines = ["   ".join(map(cell, shown, row)).rstrip() for row in zip(*columns.values(), strict=True)]
-    lines.insert(1, "─" * (sum(widths.values()) + 3 * (len(shown) - 1)))
+    lines = table(shown, rows, RIGHT, "reason" if "reason" in shown else "who", width)
     return "\n".join([*lines, _summary(found), ""])
 
 
@@ -217,7 +198,7 @@ def _runs(runs: Sequence[Run], *, as_json: bool) -> str:
         return json.dumps([asdict(run) for run in runs], indent=2) + "\n"
     lines = [f"{'begun':<19}   incidents   run"]
     for run in runs:
-        begun = "-" if run.begun is None else _moment(run.begun)
+        begun = "-" if run.begun is None else moment(run.begun)
         count = "?" if run.incidents is None else str(run.incidents)
         problem = f" ({escaped(run.problem)})" if run.problem else ""
         lines.append(f"{begun:<19}   {count:>9}   {escaped(run.path)}{problem}")
@@ -236,7 +217,7 @@ def _row(incident: Incident, *, is_short: bool) -> dict[str, str]:
     followers = f"; {ranks(incident.followers)} followed" if incident.followers else ""
     return {
         "#": str(incident.number),
-        "noticed": _moment(incident.t),
+        "noticed": moment(incident.t),
         "what": incident.kind,
         "who": who if is_short else f"{who}, cycle {incident.cycle}",
         "reason": incident.what + followers,
@@ -245,10 +226,6 @@ def _row(incident: Incident, *, is_short: bool) -> dict[str, str]:
         "resumed after": _seconds(incident.resume_seconds),
         "outcome": incident.outcome,
     }
-
-
-def _moment(t: float) -> str:
-    return datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _seconds(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What the commands share: values of options, the run directory, a report's page, and text for standard output.
+"""What the commands share: values of options, the run directory, tables, a report's page, and text for standard output.
 
 Does not cover: options of `ft_launcher`.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 
 from ..fault_tolerance.errors import ConfigError, HoldfastError
 
@@ -81,6 +83,47 @@ def encodable(text: str) -> str:
         plain = text.replace("─", "-").replace("…", "...")
         return plain.encode(encoding, "backslashreplace").decode(encoding)
     return text
+
+
+def table_width() -> int:
+    """The columns of the terminal, at least 32; for a file or another program no line is cut."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return max(shutil.get_terminal_size().columns, 32) if terminal else 100_000
+
+
+def table(
+    titles: Sequence[str], rows: Iterable[Mapping[str, str]], right: Collection[str], longest: str, width: int
+) -> list[str]:
+    """The lines of a table, titles first, none wider than `width`: the column `longest` is cut for that.
+
+    `rows` have a cell for each title; the columns in `right` are aligned to the right.
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    from ..visible import escaped
+
+    cells = [
+        {title: title for title in titles},
+        *({title: escaped(row[title]) for title in titles} for row in rows),
+    ]
+    widths = {title: max(cell_len(row[title]) for row in cells) for title in titles}
+    excess = sum(widths.values()) + 3 * (len(titles) - 1) - width
+    widths[longest] = max(widths[longest] - max(excess, 0), 1)
+
+    def cell(title: str, text: str) -> str:
+        space = widths[title] - cell_len(text)
+        if space < 0:
+            return set_cell_size(text, widths[title] - 1) + "…"
+        return " " * space + text if title in right else text + " " * space
+
+    lines = ["   ".join(cell(title, row[title]) for title in titles).rstrip() for row in cells]
+    lines.insert(1, "─" * (sum(widths.values()) + 3 * (len(titles) - 1)))
+    return lines
+
+
+def moment(t: float) -> str:
+    """Unix seconds by the clock on the wall."""
+    return datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M:%S")
 
 
 STDOUT = "-"

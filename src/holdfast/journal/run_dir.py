@@ -260,23 +260,22 @@ def user_name(number: int) -> str:
 
 def _locked(run_dir: str, node: str) -> int | None:
     """A descriptor that holds the lock; None where there is no locking. Raises `BlockingIOError` when it is taken."""
-    with suppress(TooLate):
-        return within(LOCK_ANSWER, lambda: _lock(os.path.join(run_dir, f".{file_name(node)}.lock")))
-    return None
-
-
-def _lock(path: str) -> int | None:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError:
+        return within(LOCK_ANSWER, lambda: lock_file(os.path.join(run_dir, f".{file_name(node)}.lock")))
+    except BlockingIOError:
+        raise
+    except (OSError, TooLate):
         return None
+
+
+def lock_file(path: str) -> int:
+    """Make and lock this file, until the descriptor is closed. Raises `OSError`, `BlockingIOError` when it is taken."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
     try:
         # Not fcntl's own locks: those of a process end when it closes any descriptor of the file.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except OSError:
         os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
+        raise
     return descriptor

@@ -17,6 +17,7 @@ from ...autoresume.ledger import Attempt, Ledger
 from ...autoresume.run_dir import (
     SLURM_SCRIPT,
     LedgerFile,
+    Now,
     Standing,
     check_flag,
     flag_exists,
@@ -24,7 +25,6 @@ from ...autoresume.run_dir import (
     say,
     whose_flag,
 )
-from ...autoresume.status import Now
 from ...fault_tolerance.errors import ConfigError
 from . import job as slurm
 from .attempt import claim, claim_looked_at, refuse_others
