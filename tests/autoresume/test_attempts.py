@@ -121,34 +121,24 @@ def test_a_request_for_the_end_and_a_long_story_are_a_line() -> None:
 
 CRASH = Account(Cause("killed by SIGSEGV", "gpu-3", 1, "crash"), started=True)
 TOLD = Account(preempted_by="SIGTERM", started=True)
+NAN = Account(request="loss is NaN")
+UNEXPLAINED = "exit code 93: a rank requested the end of the whole job, or training again cannot help"
+REFUSED = "ft_launcher refused its command line (exit code 2) and started nothing"
+FLAG = "the finished flag is there"
+LIMIT = "the scheduler's time limit"
+NOT_FOUND = "exit code 127 (a shell's word for: the command was not found)"
 
 
 @pytest.mark.parametrize(
     ("known", "kind", "why"),
     [
-        (Evidence(0, True), Kind.FINISHED, "the finished flag is there"),
-        (
-            Evidence(1, True, account=CRASH),
-            Kind.FINISHED,
-            "the finished flag is there, though the exit code is 1",
-        ),
-        (
-            Evidence(93, False),
-            Kind.SHUT_DOWN,
-            "exit code 93: a rank requested the end of the whole job, or training again cannot help",
-        ),
-        (
-            Evidence(93, True, account=Account(request="rank 0: loss is NaN")),
-            Kind.SHUT_DOWN,
-            "rank 0: loss is NaN",
-        ),
-        (Evidence(None, True, account=Account(request="loss is NaN")), Kind.SHUT_DOWN, "loss is NaN"),
-        (Evidence(1, True, account=Account(request="loss is NaN")), Kind.SHUT_DOWN, "loss is NaN"),
-        (
-            Evidence(0, True, account=Account(request="loss is NaN")),
-            Kind.FINISHED,
-            "the finished flag is there",
-        ),
+        (Evidence(0, True), Kind.FINISHED, FLAG),
+        (Evidence(1, True, account=CRASH), Kind.FINISHED, f"{FLAG}, though the exit code is 1"),
+        (Evidence(93, False), Kind.SHUT_DOWN, UNEXPLAINED),
+        (Evidence(93, True, account=NAN), Kind.SHUT_DOWN, "loss is NaN"),
+        (Evidence(None, True, account=NAN), Kind.SHUT_DOWN, "loss is NaN"),
+        (Evidence(1, True, account=NAN), Kind.SHUT_DOWN, "loss is NaN"),
+        (Evidence(0, True, account=NAN), Kind.FINISHED, FLAG),
         (Evidence(0, False), Kind.ENDED, "exit code 0 without the finished flag"),
         (Evidence(0, False, account=TOLD), Kind.PREEMPTED, "ended cleanly after SIGTERM"),
         (Evidence(75, False), Kind.PREEMPTED, "exit code 75"),
@@ -160,26 +150,19 @@ TOLD = Account(preempted_by="SIGTERM", started=True)
         (Evidence(143, False, account=CRASH), Kind.FAILED, "killed by SIGSEGV"),
         (Evidence(-9, False), Kind.FAILED, "ended by SIGKILL (exit code 137)"),
         (Evidence(1, False, account=TOLD), Kind.FAILED, "exit code 1 after SIGTERM"),
+        (Evidence(127, False), Kind.FAILED, NOT_FOUND),
         (Evidence(139, False, account=CRASH), Kind.FAILED, "killed by SIGSEGV"),
         (Evidence(1, False, account=Account(Cause("gone", "b", None, "node lost"))), Kind.NODE_LOST, "gone"),
         (Evidence(130, False), Kind.CANCELLED, "the command was ended by Ctrl-C (SIGINT)"),
         (Evidence(75, False, cancelled_by="SIGTERM"), Kind.CANCELLED, "ended by SIGTERM"),
-        (Evidence(0, True, cancelled_by="SIGTERM"), Kind.FINISHED, "the finished flag is there"),
-        (
-            Evidence(2, False),
-            Kind.REFUSED,
-            "ft_launcher refused its command line (exit code 2) and started nothing",
-        ),
+        (Evidence(0, True, cancelled_by="SIGTERM"), Kind.FINISHED, FLAG),
+        (Evidence(2, False), Kind.REFUSED, REFUSED),
         (Evidence(2, False, is_launcher=False), Kind.FAILED, "exit code 2"),
         (Evidence(2, False, account=Account(started=True)), Kind.FAILED, "exit code 2"),
         (Evidence(2, False, account=Account(unread=True)), Kind.FAILED, "exit code 2"),
         (Evidence(None, False), Kind.LOST, "its end was not observed"),
-        (Evidence(0, False, Scheduler.TIME_LIMIT), Kind.TIME_LIMIT, "the scheduler's time limit"),
-        (
-            Evidence(1, False, Scheduler.TIME_LIMIT, account=CRASH),
-            Kind.TIME_LIMIT,
-            "the scheduler's time limit",
-        ),
+        (Evidence(0, False, Scheduler.TIME_LIMIT), Kind.TIME_LIMIT, LIMIT),
+        (Evidence(1, False, Scheduler.TIME_LIMIT, account=CRASH), Kind.TIME_LIMIT, LIMIT),
         (
             Evidence(None, False, Scheduler.NODE_LOST, node="n3"),
             Kind.NODE_LOST,

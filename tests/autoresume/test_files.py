@@ -35,8 +35,10 @@ from holdfast.autoresume.run_dir import (
     whose_flag,
 )
 from holdfast.callbacks.completion import FLAG_VARIABLE
+from holdfast.cli.main import main
 from holdfast.fault_tolerance.errors import ConfigError
 from tests.autoresume.conftest import HOLDFAST, Chains, fill
+from tests.pipes import on_a_terminal
 from tests.processes import Spawner
 
 
@@ -104,36 +106,19 @@ def test_on_a_full_disk_records_wait_until_there_is_room(
     assert "can be written again" in capsys.readouterr().err
 
 
-def test_a_chain_on_a_full_disk_counts_its_failures_all_the_same(small_disk: Path, spawn: Spawner) -> None:
-    fill(small_disk)
-    run = spawn(
-        [
-            *HOLDFAST,
-            "autoresume",
-            "--run-dir",
-            small_disk,
-            "--backoff",
-            "0",
-            "--max-failures",
-            "2",
-            "--",
-            "false",
-        ]
-    )
-    assert run.wait() == 1
-    assert "cannot be written: No space left on device" in run.err()
-    assert "gave up after 2 failures in a row" in run.err()
-
-
-def test_what_a_full_disk_has_lost_is_told_in_the_end(
-    chains: Chains, small_disk: Path, spawn: Spawner
+def test_a_chain_on_a_full_disk_counts_its_failures_and_says_what_is_lost(
+    small_disk: Path, tmp_path: Path, spawn: Spawner
 ) -> None:
     fill(small_disk)
-    flag_elsewhere = chains.run_dir.parent / "f"
-    words = ["autoresume", "--run-dir", small_disk, "--", "sh", "-c", "touch $FAULT_TOL_FINISHED_FLAG_FILE"]
-    run = spawn([*HOLDFAST, *words], env={FLAG_VARIABLE: str(flag_elsewhere)})
-    assert run.wait() == 0
-    last = run.err().splitlines()[-1]
+    env = {FLAG_VARIABLE: str(tmp_path / "flag")}
+    tool = [*HOLDFAST, "autoresume", "--run-dir", small_disk, "--backoff", "0", "--max-failures", "2", "--"]
+    run = spawn([*tool, "false"], env=env)
+    assert run.wait() == 1
+    assert run.err().count("cannot be written: No space left on device") == 1
+    assert "gave up after 2 failures in a row" in run.err()
+    done = spawn([*tool, "sh", "-c", "touch $FAULT_TOL_FINISHED_FLAG_FILE"], env=env)
+    assert done.wait() == 0
+    last = done.err().splitlines()[-1]
     assert f"{small_disk / LEDGER} lacks the end of this: the next start does not know of it, and may" in last
 
 
@@ -178,44 +163,48 @@ def test_whose_flag_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert whose_flag(ledger_with("/f", ending=Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
 
 
-def test_a_flag_that_the_training_could_not_create_is_refused_at_once(
+def test_a_path_at_which_there_can_be_no_flag_is_refused_and_left_alone(
     chains: Chains, small_disk: Path, tmp_path: Path
 ) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for path, why in (
-        (small_disk / "f", "Read-only file system"),
-        (small_disk / "nowhere" / "f", "No such file or directory"),
-        (small_disk, "Is a directory"),
-        (pipe, "a device, pipe or socket has this name"),  # as /dev/null would be, which root can remove
-    ):
-        run = chains.sh("echo started", env={FLAG_VARIABLE: str(path)})
-        assert run.wait() == 2
-        assert run.out() == ""
-        assert run.err() == (
-            f"holdfast: error: {FLAG_VARIABLE}={path}: the training could not create this file when it is finished: "
-            f"{why}\n"
-        )
-    assert pipe.exists()
-
-
-def test_a_file_that_is_no_flag_is_refused_and_left_alone(tmp_path: Path) -> None:
-    script, link, loop, empty = (tmp_path / name for name in ("train.py", "link", "loop", "empty"))
+    script, link, loop, empty, pipe = (tmp_path / name for name in ("train.py", "link", "loop", "empty", "p"))
     script.write_text("print(1)")
     empty.touch()
     link.symlink_to(empty)
     loop.symlink_to(loop)
-    for path, why in ((script, "8 bytes in it"), (link, "is a symbolic link to a file")):
-        for act in (check_flag, remove_flag):
-            with pytest.raises(ConfigError, match=f"was there before the first attempt and .*{why}"):
-                act(str(path))
-        assert path.exists()
-    with pytest.raises(ConfigError, match="Too many levels of symbolic links"):
-        check_flag(str(loop))
+    os.mkfifo(pipe)
+    filler = fill(small_disk)
+    check_flag(str(small_disk / "f"))  # a full disk may have room by then
+    assert list(small_disk.iterdir()) == [filler]
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    never = "the training could not create this file when it is finished: "
+    for path, why in (
+        (script, "was there before the first attempt and has 8 bytes in it"),
+        (link, "was there before the first attempt and is a symbolic link to a file"),
+        (loop, f"{never}Too many levels of symbolic links"),
+        (small_disk / "f", f"{never}Read-only file system"),
+        (small_disk / "nowhere" / "f", f"{never}No such file or directory"),
+        (small_disk, f"{never}Is a directory"),
+        (
+            pipe,
+            f"{never}a device, pipe or socket has this name",
+        ),  # as /dev/null would be, which root can remove
+    ):
+        with pytest.raises(ConfigError, match=f"{path}: {why}"):
+            check_flag(str(path))
+    for path in (script, link):
+        with pytest.raises(ConfigError, match="was there before the first attempt"):
+            remove_flag(str(path))
+    with pytest.raises(ConfigError, match="of another run, and cannot be removed"):
+        remove_flag(str(small_disk))
+    assert script.exists() and link.exists() and pipe.exists()
     check_flag(str(empty))
     remove_flag(str(empty))
     assert not empty.exists()
+    remove_flag(str(empty))
+    run = chains.sh("echo started", env={FLAG_VARIABLE: str(pipe)})
+    assert (run.wait(), run.out()) == (2, "")
+    error = f"{FLAG_VARIABLE}={pipe}: {never}a device, pipe or socket has this name"
+    assert run.err() == f"holdfast: error: {error}\n"
 
 
 @pytest.mark.parametrize("name", [LEDGER, LOCK, "journal-gpu-7.jsonl", *OF_SLURM])
@@ -225,24 +214,11 @@ def test_a_file_of_the_run_directory_is_no_flag(tmp_path: Path, name: str) -> No
     assert flag_path({FLAG_VARIABLE: str(tmp_path / name)}, "/run") == str(tmp_path / name)
 
 
-def test_a_full_disk_is_no_reason_to_refuse_a_flag(small_disk: Path) -> None:
-    fill(small_disk)
-    check_flag(str(small_disk / "f"))
-    assert not (small_disk / "f").exists()
-
-
 def test_a_flag_folder_that_becomes_read_only_is_named_in_the_end(chains: Chains, small_disk: Path) -> None:
     run = chains.sh(f"mount -o remount,ro {small_disk}", env={FLAG_VARIABLE: str(small_disk / "f")})
     assert run.wait() == 1
     assert "gave up after 3 attempts" in run.err()
     assert "the training could not create this file when it is finished: Read-only file system" in run.err()
-
-
-def test_a_stale_flag_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "f").mkdir()
-    with pytest.raises(ConfigError, match="of another run, and cannot be removed"):
-        remove_flag(str(tmp_path / "f"))
-    remove_flag(str(tmp_path / "gone"))
 
 
 # What a command tells
@@ -294,7 +270,7 @@ def test_what_a_command_tells_of_its_launcher(command: str, environ: dict[str, s
         (["--json", "--", "true"], "--json goes with --status"),
         (["--status", "x", "--", "true"], "--status starts nothing"),
         (["--status", "/nowhere"], "/nowhere: no attempts.jsonl in it"),
-        (["--run-dir", "/proc/x", "--", "true"], "run directory /proc/x cannot be made"),
+        (["--run-dir", "/proc/x", "--", "true"], "Give --run-dir a folder of your own"),
         (
             ["--run-dir", "a", "--", "ft_launcher", "--ft-run-dir", "b", "x"],
             "--run-dir a and ft_launcher's run dir",
@@ -304,8 +280,6 @@ def test_what_a_command_tells_of_its_launcher(command: str, environ: dict[str, s
 def test_wrong_command_lines_are_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.cli.main import main
-
     monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     try:
         code = main(["autoresume", *words])
@@ -339,34 +313,33 @@ def test_names_of_folders_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture
 # The table
 
 
-def test_the_status_in_ascii(tmp_path: Path) -> None:
+def test_the_status_in_ascii_and_on_a_narrow_terminal(tmp_path: Path) -> None:
     file = LedgerFile(str(tmp_path))
     file.append(attempt_begins(1.0, Attempt(1, 1.0)))
-    file.append(attempt_ends(2.0, 1, Ending(Kind.FAILED, "naïve"), exit_code=1))
-    shown = subprocess.run(
-        [*HOLDFAST, "autoresume", "--status", tmp_path],
-        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    file.append(attempt_ends(2.0, 1, Ending(Kind.FAILED, "naïve " + "x" * 100), exit_code=1))
+    command = [*HOLDFAST, "autoresume", "--status", tmp_path]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "\n-----" in shown.stdout and r"na\xefve" in shown.stdout
+    title, _, row, _ = on_a_terminal(command, 60)
+    assert title.split() == ["attempt", "began", "ran", "ended", "why"]
+    assert row.split()[0] == "1" and " failed   naïve xx" in row and len(row) == 60
 
 
-def test_the_status(chains: Chains) -> None:
+def test_the_status(chains: Chains, capsys: pytest.CaptureFixture[str]) -> None:
     run = chains.sh("[ $HOLDFAST_ATTEMPT = 1 ] && exit 3; echo ready; exec sleep 60")
     run.wait_for("^ready$")
-    shown = subprocess.run(
-        [*HOLDFAST, "autoresume", "--status", chains.run_dir], capture_output=True, text=True, timeout=60
-    )
-    assert (shown.returncode, shown.stderr) == (0, "")
-    title, _, first, second, state = shown.stdout.splitlines()
+    assert main(["autoresume", "--status", str(chains.run_dir)]) == 0
+    title, _, first, second, state = capsys.readouterr().out.splitlines()
     assert title.split() == ["attempt", "began", "ran", "ended", "why"]
     assert first.split()[0] == "1" and first.rstrip().endswith("failed   exit code 3")
     assert " runs " in second and f"pid {chains.ledger.attempts[1].pid}" in second
     assert state == f"continues (pid {run.pid} on {os.uname().nodename})"
     run.process.kill()
     run.wait()
-    command = [*HOLDFAST, "autoresume", "--status", str(chains.run_dir), "--json"]
-    (chain,) = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+    assert main(["autoresume", "--status", str(chains.run_dir), "--json"]) == 0
+    (chain,) = json.loads(capsys.readouterr().out)
     assert "is gone: the next holdfast autoresume carries it on" in chain["state"]
     assert [attempt["kind"] for attempt in chain["attempts"]] == ["failed", None]
 

@@ -125,14 +125,6 @@ def test_a_checkpoint_after_which_two_attempts_fail_is_named(chains: Chains, tmp
     assert (tmp_path / "saved" / "step2.pt").exists()
 
 
-def test_a_wrong_command_line_of_the_launcher_is_tried_once(chains: Chains) -> None:
-    run = chains.start(*LAUNCHER, "--ft-rank-heartbeat-timeout=-5", "train.py")
-    assert run.wait() == 1
-    assert chains.endings == ["refused"]
-    assert "--ft-rank-heartbeat-timeout" in run.err()
-    assert "ft_launcher refused its command line" in run.err().splitlines()[-1]
-
-
 def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt(
     chains: Chains, tmp_path: Path
 ) -> None:
