@@ -123,23 +123,18 @@ def test_the_training_names_the_runtime_and_its_container() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
-def test_when_one_pod_is_evicted_both_leave_as_preempted(name: str, program: Path, spawn: Spawner) -> None:
+def test_when_one_pod_is_evicted_both_leave_as_preempted(program: Path, spawn: Spawner) -> None:
     """Two launchers with the pods' environment; the names of pods and the number of GPUs apart."""
-    port = str(free_port())
-    here: dict[str, str] = {**environ(name), "PET_NPROC_PER_NODE": "1", "PET_FT_RUN_DIR": str(program.parent)}
-    if name == "jobset.yaml":
-        here["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{port}"
-    else:
-        here |= {
-            **INJECTED,
-            "PET_NPROC_PER_NODE": "1",
-            "PET_MASTER_ADDR": "127.0.0.1",
-            "PET_MASTER_PORT": port,
-        }
+    here = {
+        **environ("runtime.yaml"),
+        **INJECTED,
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(free_port()),
+        "PET_FT_RUN_DIR": str(program.parent),
+    }
     command = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", str(program)]
-    node = "PET_NODE_RANK"
-    pods = [spawn(command, env=here | ({node: str(rank)} if node in here else {})) for rank in (0, 1)]
+    pods = [spawn(command, env={**here, "PET_NODE_RANK": str(node)}) for node in (0, 1)]
     for pod in pods:
         pod.wait_for(r"rank \d of 2")
     wait_until(lambda: {pod.out().count("of 2") for pod in pods} == {1}, what="a rank on each")

@@ -135,16 +135,6 @@ def test_each_attempt_knows_its_number(script: Path, tmp_path: Path) -> None:
         assert attempt(script, tmp_path, ended, number, HOLDFAST_ATTEMPT="77").letters == "P" * (number + 1)
 
 
-def test_failures_between_preemptions_that_get_nowhere_are_counted(script: Path, tmp_path: Path) -> None:
-    for number, (code, step) in enumerate(
-        [(3, 0), (75, 0), (3, 0), (75, 20), (3, 20), (75, 20), (3, 20), (75, 20)]
-    ):
-        told = tells(first_step(step), PREEMPTION)
-        assert attempt(script, tmp_path, f"{told}exit {code}", number).requeued, number
-    seen = attempt(script, tmp_path, "exit 3", 8)
-    assert (seen.code, seen.requeued, seen.letters) == (3, False, "FPFPFPFPF")
-
-
 def test_giving_up_after_successive_failures_is_a_failure(script: Path, tmp_path: Path) -> None:
     """2 retries: the third failure in a row is the last. A preempted job that outlived them makes it begin anew."""
     for number, (code, ran) in enumerate(((3, 10), (3, 10), (75, 400), (3, 10))):

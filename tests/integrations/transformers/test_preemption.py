@@ -176,11 +176,6 @@ def test_without_a_signal_nothing_is_different(tmp_path: Path) -> None:
     assert not [name for name in vars(trained) if hasattr(vars(trained)[name], "holdfast_patch")]
 
 
-def test_a_signal_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="sig='SIGFOO': no signal"):
-        PreemptionCallback("SIGFOO")
-
-
 # -- straggler reports of a Trainer, and the three callbacks in one
 
 
@@ -261,12 +256,12 @@ def test_the_bundle_adds_what_is_not_there_for_one_training(tmp_path: Path, rank
 
 
 @pytest.mark.slow
-def test_the_slow_rank_of_three_is_named(spawn: Spawner, tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=3"]
+def test_a_slow_rank_is_named(spawn: Spawner, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HF_HUB_OFFLINE": "1"}
     job = spawn([*launcher, f"--ft-run-dir={tmp_path}/run", str(PROGRAM), str(tmp_path)], env=env)
     assert job.wait(240) == 1, job.output()[-3000:]
-    assert "The job ends for rank 1" in job.output(), job.output()[-3000:]
+    assert "slower on some ranks. Affected ranks: {StragglerId(rank=1, " in job.output(), job.output()[-3000:]
 
 
 # -- the example under ft_launcher on two ranks: killed, preempted, resumed, with the same weights

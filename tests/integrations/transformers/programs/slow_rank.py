@@ -1,4 +1,4 @@
-"""One of three ranks that train with `HoldfastCallback`; rank 1 is slow, so the job stops. Argument: a folder."""
+"""One of two ranks that train with `HoldfastCallback`; rank 1 is slow, so the job stops. Argument: a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integrations.transformers.small import trainer
 
 made = trainer(
     Path(sys.argv[1]),
-    [HoldfastCallback(), StragglerDetectionCallback(0.2, stop_if_detected=True)],
+    [HoldfastCallback(), StragglerDetectionCallback(0.2, stop_if_detected=True, stop_on="scores")],
     max_steps=2000,
     ddp_backend="gloo",
 )
