@@ -59,12 +59,6 @@ def test_the_documented_signatures() -> None:
     assert settings(300.0, True, True, 3, 0.7, 0.7, False, None).logger_name is None
 
 
-def test_what_is_not_given() -> None:
-    assert settings() == StragglerSettings(
-        300.0, True, True, 5, 0.7, 0.7, False, True, 1, "nemo_logger.StragglerDetectionCallback"
-    )
-
-
 def test_both_names_of_the_number() -> None:
     assert settings(num_gpu_perf_scores_to_log=0).shown == 0
     assert settings(num_gpu_perf_scores_to_print=0).shown == 0
@@ -114,7 +108,9 @@ def test_what_is_refused(wrong: dict[str, Any], said: str) -> None:
 
 
 def test_the_straggler_recipe() -> None:
+    """Its defaults are those of the callback, but that it ends the training."""
     callback = straggler_det_callback()
+    assert settings(stop_if_detected=True) == callback._settings
     assert type(callback) is StragglerDetectionCallback
     assert callback._settings == StragglerSettings(300.0, True, True, 5, 0.7, 0.7, True, True, 1, LOGGER)
     other = straggler_det_callback(60, False, 0.5, 0.6)._settings
@@ -280,15 +276,6 @@ def test_without_a_launcher_the_error_says_what_to_run(
         RuntimeError, match=r"FINISHED_FLAG_FILE' env variable is not set.*ft_launcher --nproc"
     ):
         trainer(tmp_path, kind(True, True)).fit(TinyModel())
-
-
-def test_a_flag_that_cannot_be_made_fails_nothing(
-    ranked: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "missing" / "flag"))
-    callback = FaultToleranceCallback(True, True, exp_dir=tmp_path)
-    trainer(tmp_path, callback, max_steps=3).fit(TinyModel())
-    assert any("the finished flag" in line and "cannot be created" in line for line in caplog.messages)
 
 
 class TestNoLimits:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
-from holdfast.checkpoints.atomic import aside, put_in_place
 from holdfast.patches import Patches
 from holdfast.ptl_resiliency.checkpoints import keep_whole, save_last
 from tests.ptl_resiliency.small import AGAIN, At, Small, keeper, trainer
@@ -198,23 +197,6 @@ def test_folders_take_the_place_of_folders(tmp_path: Path) -> None:
     assert [each.name for each in folder.iterdir()] == ["last.ckpt"]
     assert [each.name for each in Path(str(path)).iterdir()] == ["all"]
     assert resumed(tmp_path, keeper(folder), plugins=[Folders()])[0].seen == list(range(9 - 2 * AGAIN, 20))
-
-
-@pytest.mark.parametrize("new", ["file", "folder"])
-@pytest.mark.parametrize("old", ["nothing", "file", "folder", "link"])
-def test_whatever_was_there(tmp_path: Path, new: str, old: str) -> None:
-    final = tmp_path / "last.ckpt"
-    for path, kind in ((final, old), (Path(aside(str(final))), new)):
-        if kind == "folder":
-            path.mkdir()
-            (path / "shard").touch()
-        elif kind == "file":
-            path.touch()
-        elif kind == "link":
-            path.symlink_to("epoch=1.ckpt")
-    put_in_place(aside(str(final)), str(final), replaces_folder=True)
-    assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
-    assert final.is_file() == (new == "file") and not final.is_symlink()
 
 
 def test_file_does_not_replace_a_folder_of_checkpoints(tmp_path: Path) -> None:

@@ -82,13 +82,6 @@ def test_one_that_resumes_and_is_preempted_at_once_keeps_its_checkpoint(tmp_path
     assert (tmp_path / "last.ckpt").read_bytes() == before
 
 
-def test_again_and_again(tmp_path: Path, undisturbed: Learner) -> None:
-    starts = [fit(tmp_path, {f"train {step}": term}) for step in (0, 1, 3, 6, 10)]
-    last, _ = fit(tmp_path)
-    assert [each for model, _ in [*starts, (last, None)] for each in model.trained] == undisturbed.trained
-    assert torch.equal(weights(last), weights(undisturbed))
-
-
 def test_signals_after_the_first_change_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def three_times() -> None:
         term()
@@ -131,20 +124,6 @@ def test_an_asynchronous_save_is_finished_first(tmp_path: Path, undisturbed: Lea
     assert (code, len(model.trained)) == (0, 5)
     assert torch.load(tmp_path / "last.ckpt", weights_only=False)["global_step"] == 5
     assert torch.equal(weights(fit(tmp_path)[0]), weights(undisturbed))
-
-
-def test_too_little_time_is_said_and_it_still_tries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Sluggish(TorchCheckpointIO):
-        def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            time.sleep(0.02)
-            super().save_checkpoint(*args, **kwargs)
-
-    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) - 1))
-    _, code = fit(tmp_path, {"train 4": term}, plugins=[Sluggish()])
-    assert (code, said(caplog, "0.0 s are left (Slurm's SLURM_JOB_END_TIME)")) == (0, 1)
-    assert torch.load(tmp_path / "last.ckpt", weights_only=False)["global_step"] == 5
 
 
 def test_a_lost_checkpoint_is_no_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
