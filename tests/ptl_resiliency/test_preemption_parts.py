@@ -73,9 +73,8 @@ def test_places_of_a_validation_rise_and_meet_at_the_end_of_each_loader() -> Non
 
 
 def test_how_often_ranks_ask_each_other() -> None:
-    assert [batches_between(step, 0.1) for step in (10.0, 0.1, 0.002, 0.0)] == [1, 1, 50, MOST_BATCHES]
-    assert batches_between(0.002, 10.0) == 5000
-    assert batches_between(sys.float_info.min, 0.1) == MOST_BATCHES
+    steps = (10.0, 0.1, 0.002, sys.float_info.min, 0.0)
+    assert [batches_between(step) for step in steps] == [1, 1, 50, MOST_BATCHES, MOST_BATCHES]
 
 
 # -- the signals that a preemption callback listens for, and their handlers

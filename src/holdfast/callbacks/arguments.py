@@ -81,7 +81,8 @@ class FaultToleranceArguments:
     ) -> None:
         self.autoresume = None if autoresume is None else flag("autoresume", autoresume)
         self.calculate_timeouts = flag("calculate_timeouts", calculate_timeouts)
-        self.simulated_fault_params = parse_params(simulated_fault_params)
+        fault = simulated_fault_params
+        self.simulated_fault_params = None if fault is None else SimulatedFaultParams.parse(fault)
         self.exp_dir = folder(exp_dir)
         self.logger_name = logger_name
 
@@ -155,11 +156,6 @@ def refuse_untested(framework: str, version: str, tested: tuple[tuple[int, int],
         )
 
 
-def parse_params(params: Any) -> SimulatedFaultParams | None:
-    """From params, a dict, OmegaConf's DictConfig, or None. Raises ValueError, "Failed to parse simulated fault …"."""
-    return None if params is None else SimulatedFaultParams.parse(params)
-
-
 def flag(name: str, value: Any) -> bool:
     """Any text would count as true, "no" as well. Raises ValueError."""
     if value not in (True, False):
@@ -184,7 +180,7 @@ def named(name: str | None) -> logging.Logger:
         return logger
     if logger.parent is None:
         logger = logging.getLogger(INSTEAD_OF_ROOT)
-    if not _own(logger):
+    if not any(isinstance(handler, _UntilThereAreOthers) for handler in logger.handlers):
         logger.addHandler(_UntilThereAreOthers(logger))
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
@@ -202,10 +198,6 @@ class _UntilThereAreOthers(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         if not _others(self._logger):
             super().emit(record)
-
-
-def _own(logger: logging.Logger) -> bool:
-    return any(isinstance(handler, _UntilThereAreOthers) for handler in logger.handlers)
 
 
 def _others(logger: logging.Logger | None) -> bool:

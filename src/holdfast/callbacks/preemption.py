@@ -397,7 +397,7 @@ class Together(Way):
             self._fail(error)
             return False
         asked, step = self._tensor.tolist()
-        self._next = batches + batches_between(step, ASK_EVERY)
+        self._next = batches + batches_between(step)
         return bool(asked)
 
     def _fail(self, error: Exception) -> None:
@@ -409,8 +409,8 @@ class Together(Way):
         )
 
 
-def batches_between(step: float, every: float) -> int:
-    """How many batches of `step` seconds from one question to the next, `every` seconds later."""
+def batches_between(step: float) -> int:
+    """How many batches of `step` seconds from one question to the next."""
     if step <= 0:
         return MOST_BATCHES
-    return max(1, min(MOST_BATCHES, int(every / step)))
+    return max(1, min(MOST_BATCHES, int(ASK_EVERY / step)))

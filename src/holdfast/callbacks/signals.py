@@ -135,16 +135,11 @@ def _still_valid(handler: Any, number: int) -> Any:
 
 def _in_child(number: int, before: Any) -> None:
     """In a forked child, which has inherited the handler."""
-    if is_future_worker():
-        return
+    target = getattr(multiprocessing.current_process(), "_target", None)
+    if getattr(target, "__module__", "") == "torch.utils.data._utils.worker":
+        return  # for a data loader, and does not yet ignore the signals by itself
     signal.signal(number, _still_valid(before, number))
     os.kill(os.getpid(), number)
-
-
-def is_future_worker() -> bool:
-    """Whether this is a process for a data loader, which does not yet ignore the signals by itself."""
-    target = getattr(multiprocessing.current_process(), "_target", None)
-    return getattr(target, "__module__", "") == "torch.utils.data._utils.worker"
 
 
 GRACE = 1.0

@@ -152,11 +152,6 @@ def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None
     validation["is_last_batch"] = False
 
 
-def step_of_loggers(trainer: Any) -> int:
-    """The step that Lightning itself gives its loggers; it differs from `global_step` with several optimizers."""
-    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
-
-
 def ended_mid_epoch(trainer: Any) -> bool:
     """Whether the last training batch was not the last one of its epoch."""
     return not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
@@ -209,7 +204,8 @@ class TrainerLoggers:
 
     def of_this_step(self, trainer: Any) -> Callable[[Mapping[str, float]], None]:
         """Gives metrics to each logger, now or later, at the step that Lightning itself has for the batch of now."""
-        step, epoch = step_of_loggers(trainer), trainer.current_epoch
+        # It differs from `global_step` with several optimizers.
+        step, epoch = int(trainer.fit_loop.epoch_loop._batches_that_stepped), trainer.current_epoch
 
         def give(metrics: Mapping[str, float]) -> None:
             for logger in trainer.loggers:
