@@ -95,6 +95,15 @@ def test_rotation_removes_a_cut_off_checkpoint_first(tmp_path: Path) -> None:
     assert choose(tmp_path) == tmp_path / "checkpoint-12"
 
 
+def test_rotation_does_not_remove_first_what_cannot_be_read(tmp_path: Path) -> None:
+    """It may be complete: here a link that the kernel refuses to follow stands for a disk that is gone for a moment."""
+    trainer(tmp_path, [PreemptionCallback()], save_steps=5, max_steps=10).train()
+    (tmp_path / "checkpoint-10" / "more.pt").symlink_to("more.pt")
+    again = trainer(tmp_path, [PreemptionCallback()], save_steps=5, max_steps=15, save_total_limit=2)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-15"]
+
+
 def test_incomplete_checkpoint_saved_again_loses_old_files(tmp_path: Path) -> None:
     """A killed job of more ranks has left a file that the smaller job does not write."""
     ended = trainer(tmp_path, [PreemptionCallback()], save_steps=5)

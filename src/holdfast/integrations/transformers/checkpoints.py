@@ -27,7 +27,7 @@ from typing import Any
 
 from holdfast.callbacks import arguments
 from holdfast.checkpoints.atomic import flush
-from holdfast.checkpoints.complete import MARK, first_complete, why_incomplete
+from holdfast.checkpoints.complete import MARK, first_complete
 from holdfast.patches import Around, Patches
 from holdfast.prefixed_log import Once
 from holdfast.side_group import TIMEOUT, CollectiveFailed, SideGroup
@@ -197,7 +197,7 @@ def _incomplete_first(
 def _is_complete(place: str) -> bool:
     """Also where that cannot be read now: such a checkpoint is not the first to be removed."""
     try:
-        return not why_incomplete(Path(place))
+        return first_complete([Path(place)]).newest is not None
     except OSError:
         return True
 
