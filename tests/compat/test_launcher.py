@@ -86,17 +86,15 @@ def start(
 def test_every_age_s_spellings_under_both_names(spawn: Spawner, python: str, tmp_path: Path) -> None:
     config = tmp_path / "ft.yml"
     config.write_text("job:\n  fault_tolerance:\n    node_health_check_interval: 7\n    safety_factor: 9\n")
-    # The file by its oldest flag, its newest flag, and the environment.
+    # The file by its oldest flag and by the environment.
     ways = {
         "alias": (f"--fault-tol-cfg-path={config}", {}),
-        "own": (f"--ft-cfg-path={config}", {}),
-        "by-environment": ("--ft-ignore-missing-cfg", {"FAULT_TOL_CFG_PATH": str(config)}),
+        "own": ("--ft-ignore-missing-cfg", {"FAULT_TOL_CFG_PATH": str(config)}),
     }
     jobs = {}
     for name, (option, more) in ways.items():
         (tmp_path / name).mkdir()
-        module = "own" if name == "own" else "alias"
-        jobs[name] = start(spawn, python, module, tmp_path / name, more, option)
+        jobs[name] = start(spawn, python, name, tmp_path / name, more, option)
     told = {}
     for name, job in jobs.items():
         assert job.wait() == 0, job.output()
@@ -104,7 +102,7 @@ def test_every_age_s_spellings_under_both_names(spawn: Spawner, python: str, tmp
         assert environment.pop("FAULT_TOL_FINISHED_FLAG_FILE") == str(tmp_path / name / "finished")
         told[name] = (settings, environment)
         assert arguments == ["--ft-param-of=the script"]
-    assert told["alias"] == told["own"] == told["by-environment"]
+    assert told["alias"] == told["own"]
     settings, environment = told["alias"]
     assert {key: settings[key] for key in GIVEN} == GIVEN
     assert (settings["rank_termination_signal"], settings["log_level"]) == ("SIGTERM", "DEBUG")
