@@ -31,17 +31,17 @@ NODE = socket.gethostname()
 def block(job: Job) -> list[str]:
     """The launcher's lines from FAILED on, without the prefix; nothing of the ranks is in between.
 
-    The last line, which names the incident's report, is left out. It is there if and only if the report is in the
-    journal: at its end, a launcher waits at most 3 s for its report.
+    Lines that name an incident's report are left out. They are there if and only if the report is in the journal: at
+    its end, a launcher waits at most 3 s for its report.
     """
     lines = job.spawned.err().splitlines()
+    named = [line for line in lines if line.endswith("report.txt")]
+    assert all(re.match(r"\[holdfast\] (report|verdict) on cycle \d", line) for line in named)
+    made = [f"{record['report']}/report.txt" for record in job.journal("incident")]
+    assert [line.split()[-1] for line in named] == made
     start = max(number for number, line in enumerate(lines) if line.startswith("[holdfast] FAILED"))
     assert all(line.startswith("[holdfast] ") for line in lines[start:]), lines[start:]
-    made = [f"{record['report']}/report.txt" for record in job.journal("incident")]
-    assert [line.split()[-1] for line in lines[start:] if line.endswith("report.txt")] == made
-    if made:
-        assert re.match(r"\[holdfast\] (report|verdict) on cycle 0\b", lines.pop())
-    return [line.removeprefix("[holdfast] ") for line in lines[start:]]
+    return [line.removeprefix("[holdfast] ") for line in lines[start:] if line not in named]
 
 
 PRINTS = """
@@ -49,150 +49,109 @@ for number in range(30):
     print(f"line {number} of rank {RANK}", file=sys.stderr)
 sys.stderr.flush()
 meet()
-os._exit(9) if RANK == 1 else wait()
+wait() if RANK == 0 else sys.exit("no data in /data")
 """
-RECORDED = """
-from torch.distributed.elastic.multiprocessing.errors import record
-@record
-def main():
-    raise ValueError("recorded")
-meet()
-main() if RANK == 1 else wait()
-"""
-ENDS_WITH_TEXT = "meet()\nsys.exit('no data in /data') if RANK == 1 else wait()"
-LAST_LINES = "  last lines of its stderr:"
-TWENTY = [LAST_LINES, *(f"  | line {number} of rank 1" for number in range(10, 30))]
 
 
 @pytest.mark.parametrize(
-    ("text", "flags", "code", "first", "rest"),
-    [
-        (PRINTS, ("--redirects", "1:2", "--tee", "0:3"), 9, "exit code 9", TWENTY),
-        (PRINTS, (), 9, "exit code 9", TWENTY),
-        (ENDS_WITH_TEXT, (), 1, "exit code 1", [LAST_LINES, "  | no data in /data"]),
-        (RECORDED, (), 1, "ValueError: recorded (exit code 1)", None),
-    ],
-    ids=["stderr in a file", "stderr of the launcher", "exit text", "torch's record"],
+    "flags", [("--redirects", "1:2", "--tee", "0:3"), ()], ids=["stderr in a file", "stderr of the launcher"]
 )
-def test_what_a_rank_left_is_shown(
-    jobs: Jobs, text: str, flags: tuple[str, ...], code: int, first: str, rest: list[str] | None
-) -> None:
-    """`sys.exit("text")` is no exception, and yet a reason. `@record` writes torch's error file and exits by itself."""
-    job = jobs(text, *flags)
-    said = job.end(code)
+def test_what_a_rank_left_is_shown(jobs: Jobs, flags: tuple[str, ...]) -> None:
+    """`sys.exit("text")` is no exception, and yet a reason."""
+    job = jobs(PRINTS, *flags)
+    said = job.end(1)
     lines = block(job)
-    assert lines[0].startswith("FAILED: rank 1 ") and lines[0].endswith(f"cycle 0): {first}")
-    if rest is None:
-        assert any("in main" in line for line in lines)
-    else:
-        assert lines[1:-1] == rest
-    if text is PRINTS and not flags:
-        assert said.count("line 3 of rank 1\n") == 1
+    assert lines[0].startswith("FAILED: rank 1 ") and lines[0].endswith("cycle 0): exit code 1")
+    printed = [f"  | line {number} of rank 1" for number in range(11, 30)]
+    assert lines[1:-1] == ["  last lines of its stderr:", *printed, "  | no data in /data"]
+    assert said.count("line 3 of rank 1\n") == (0 if flags else 1)
 
 
-RAISES = """
+FAILS = """
+import atexit, resource, socket
 class LossError(Exception):
     pass
 def step(batch):
     raise LossError(f"loss is nan in {batch}")
-meet()
-step("batch 7") if RANK == 1 else wait()
-"""
-
-
-def test_an_exception_is_shown_with_its_traceback(jobs: Jobs) -> None:
-    job = jobs(RAISES)
-    job.end(1)
-    first, *rest = block(job)
-    assert first.startswith(f"FAILED: rank 1 (node {NODE}, pid ")
-    assert first.endswith("cycle 0): LossError: loss is nan in batch 7 (exit code 1)")
-    assert rest[0] == "  Traceback (most recent call last):"
-    assert "    raise LossError(" in "\n".join(rest) and "in step" in "\n".join(rest)
-    assert rest[-2].endswith("LossError: loss is nan in batch 7")
-    assert rest[-1] == "no restart left (0 of 0 used): the job ends with exit code 1"
-    (error,) = [each["error"] for each in job.journal("rank_exit") if each["rank"] == 1]
-    assert (error["type"], error["message"]) == ("LossError", "loss is nan in batch 7")
-
-
-FOLLOWS = """
-import atexit, socket
-path = os.environ["NOTES"] + "/peer"
-if RANK == 0:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path + ".new")
-    listener.listen()
-    os.rename(path + ".new", path)
-    peer, _ = listener.accept()
-    if not peer.recv(1):
-        os._exit(5)  # at once, as soon as the other is gone
-else:
+def follow(before):
+    path = os.environ["NOTES"] + f"/peer-{CYCLE}"
+    if RANK == 0:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path + ".new")
+        listener.listen()
+        os.rename(path + ".new", path)
+        peer, _ = listener.accept()
+        if not peer.recv(1):
+            os._exit(5)  # at once, as soon as the other is gone
     while not os.path.exists(path):
         time.sleep(0.002)
     peer = socket.socket(socket.AF_UNIX)
     peer.connect(path)
-    {before}
+    before(peer)
     raise ValueError("the first")
-"""
-STOPS_THE_LAUNCHER = "os.kill(os.getppid(), signal.SIGSTOP)"
-LEAVES_SLOWLY = "atexit.register(lambda: (peer.close(), time.sleep(2)))"
 
-
-@pytest.mark.parametrize(
-    "before", [STOPS_THE_LAUNCHER, LEAVES_SLOWLY], ids=["at once", "the first leaves last"]
-)
-def test_who_merely_followed_is_named_after_the_first(jobs: Jobs, before: str) -> None:
-    """Rank 0 may be gone earlier than rank 1, whose exception made it fail: the exception's moment counts."""
-    job = jobs(FOLLOWS.format(before=before))
-    if before == STOPS_THE_LAUNCHER:
-        job.wait_for_ends_of_ranks(2)
-        job.spawned.send_signal(signal.SIGCONT)
-    job.end(1)
-    lines = block(job)
-    assert lines[0].startswith("FAILED: rank 1 ") and "ValueError: the first" in lines[0]
-    assert any(re.match(r"  rank 0 followed \d+\.\d+ s later: exit code 5$", line) for line in lines)
-
-
-NO_DESCRIPTORS = """
-import resource
 meet()
-if RANK == 1:
+if CYCLE == 0 and RANK == 1:
+    from torch.distributed.elastic.multiprocessing.errors import record
+    @record  # writes torch's error file and exits by itself
+    def main():
+        raise ValueError("recorded")
+    main()
+if CYCLE == 1 and RANK == 1:
     most = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (most + 8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     kept = []
     while True:
         kept.append(open("/dev/null"))
+if CYCLE == 2:
+    try:
+        raise ValueError("only shown")
+    except ValueError:
+        sys.excepthook(*sys.exc_info())
+    meet("shown")
+    if RANK == 1:
+        kill_me(signal.SIGSEGV)
+if CYCLE == 3:
+    follow(lambda peer: (say("stops the launcher"), os.kill(os.getppid(), signal.SIGSTOP)))
+if CYCLE == 4:
+    follow(lambda peer: atexit.register(lambda: (peer.close(), time.sleep(2))))  # the first leaves last
+if CYCLE == 5 and RANK == 1:
+    step("batch 7")
 wait()
 """
+SHOWN = (
+    r"cycle 0\): ValueError: recorded \(exit code 1\)$",
+    r"cycle 1\): OSError: .*Too many open files",
+    r"cycle 2\): killed by SIGSEGV",
+    r"cycle 3\): ValueError: the first",
+    r"cycle 4\): ValueError: the first",
+    r"cycle 5\): LossError: loss is nan in batch 7 \(exit code 1\)$",
+)
+"""What rank 1 is blamed for in each cycle."""
 
 
-def test_an_exception_is_kept_where_no_descriptor_is_left(jobs: Jobs) -> None:
-    job = jobs(NO_DESCRIPTORS)
-    job.end(1)
-    (error,) = [each["error"] for each in job.journal("rank_exit") if each["rank"] == 1]
-    assert (error["type"], "Too many open files" in error["message"]) == ("OSError", True)
-    assert "Exception ignored" not in job.spawned.err()
-
-
-SHOWS_AND_GOES_ON = """
-if RANK == 1:
-    meet("turn")  # unbuffered, Python writes a line in pieces, and those of two ranks may mix
-try:
-    raise ValueError("only shown")
-except ValueError:
-    sys.excepthook(*sys.exc_info())
-if RANK == 0:
-    meet("turn")
-meet()
-kill_me(signal.SIGSEGV) if RANK == 1 else wait()
-"""
-
-
-def test_an_exception_that_a_rank_only_showed_is_no_failure(jobs: Jobs) -> None:
-    job = jobs(SHOWS_AND_GOES_ON)
-    assert (
-        job.end(139).count("ValueError: only shown") == 3
-    )  # by each rank; the last lines of the one that failed
-    assert block(job)[0].startswith("FAILED: rank 1 ") and not any("rank 0" in line for line in block(job))
+def test_each_failure_has_a_line_and_the_last_one_its_traceback(jobs: Jobs) -> None:
+    """Rank 0 may be gone earlier than rank 1, whose exception made it fail: the exception's moment counts."""
+    job = jobs(FAILS, "--max-restarts", "5")
+    job.hear("stops the launcher", ranks=[1], cycle=3)
+    job.wait_for_ends_of_ranks(2)
+    job.spawned.send_signal(signal.SIGCONT)
+    said = job.end(1)
+    failed = [line for line in job.said() if "FAILED: " in line]
+    assert len(failed) == len(SHOWN)
+    for line, shown in zip(failed, SHOWN, strict=True):
+        assert re.search(rf"FAILED: rank 1 \(node {NODE}, pid \d+, {shown}", line), line
+    followed = re.findall(r"rank (\d) followed \d+\.\d+ s later: (.*)$", said, re.MULTILINE)
+    assert followed == [("0", "exit code 5")] * 2
+    assert "Exception ignored" not in said
+    _, *rest = block(job)
+    assert rest[0] == "  Traceback (most recent call last):"
+    assert "    raise LossError(" in "\n".join(rest) and "in step" in "\n".join(rest)
+    assert rest[-2].endswith("LossError: loss is nan in batch 7")
+    assert rest[-1] == "no restart left (5 of 5 used): the job ends with exit code 1"
+    errors = {each["cycle"]: each.get("error") for each in job.journal("rank_exit") if each["rank"] == 1}
+    assert (errors[1]["type"], errors[2], errors[5]["type"]) == ("OSError", None, "LossError")
+    assert errors[5]["message"] == "loss is nan in batch 7"
 
 
 SHELL = """#!/bin/sh
