@@ -85,6 +85,15 @@ def test_failed_rank_restarts_all_then_ends_the_job() -> None:
     assert [report.failed for report in job.of(m.Report)] == [(0,), (1,)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "code"), [(42, 42, 42), (-9, 137, 137), (3, 4, 1), (-15, -15, 143), (-9, 0, 137)]
+)
+def test_code_of_ranks_that_fail_at_once(first: int, second: int, code: int) -> None:
+    """No launcher was asked to stop."""
+    job = Job().started().send(exited(0, first), exited(1, second)).send(after=0.3)
+    assert job.send(after=1.0).codes == [code]
+
+
 def test_rank_that_dies_of_sigterm_alone_has_failed() -> None:
     """No launcher was asked to stop."""
     job = Job(max_restarts=1).started().send(exited(0, -15)).send(after=0.3).send(exited(1, -15))
@@ -132,6 +141,11 @@ def test_signal_is_passed_on_and_gives_its_code(number: int, code: int) -> None:
 def test_rank_that_lost_one_that_obeyed_a_signal_has_not_failed(cause: m.Cause, peer: int, code: int) -> None:
     job = Job().started().send(m.Signal(signal.SIGTERM)).send(exited(0, peer, cause))
     assert job.send(exited(1, 1, cause), after=19.0).codes == [code]
+
+
+def test_what_preempted_ranks_left_running_has_time_to_end() -> None:
+    job = Job().started().send(m.Signal(signal.SIGTERM)).send(exited(0, 0)).send(exited(1, 0))
+    assert job.of(m.Sweep) == [m.Sweep(20.0)], "as long as --term-timeout"
 
 
 def test_signal_that_reaches_the_ranks_first_is_no_failure() -> None:

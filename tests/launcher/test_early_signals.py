@@ -27,10 +27,6 @@ def _handles_sigterm(job: Job) -> bool:
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def _imports_torch(job: Job) -> bool:
-    return "libtorch" in Path(f"/proc/{job.pid}/maps").read_text()
-
-
 def _has_children(count: int) -> Callable[[Job], bool]:
     return lambda job: len(psutil.Process(job.pid).children()) >= count
 
@@ -39,7 +35,6 @@ NEEDS_TORCH = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 """With this the launcher of a one-node job imports torch."""
 MOMENTS = {
     "the first lines": _handles_sigterm,
-    "torch is being imported": _imports_torch,
     "the monitor was started": _has_children(1),
     "a rank was started": _has_children(2),
 }
@@ -49,15 +44,13 @@ MOMENTS = {
     ("moment", "number", "code"),
     [
         ("the first lines", signal.SIGTERM, 75),
-        ("torch is being imported", signal.SIGTERM, 75),
         ("the monitor was started", signal.SIGINT, 130),
         ("a rank was started", signal.SIGTERM, 75),
     ],
 )
 def test_signal_while_the_launcher_starts(jobs: Jobs, moment: str, number: int, code: int) -> None:
     """It leaves with the code of a stopped job, and (the leak check sees to it) leaves nothing behind."""
-    env = NEEDS_TORCH if "torch" in moment else {}
-    job = jobs("wait()", "--ft-preempted-exit-code", "75", "--max-restarts", "3", env=env)
+    job = jobs("wait()", "--ft-preempted-exit-code", "75", "--max-restarts", "3")
     # Before this the signal ends a Python that has not come to the launcher's first line.
     job.spawned.wait_for(lambda: _handles_sigterm(job))
     job.spawned.wait_for(lambda: MOMENTS[moment](job))

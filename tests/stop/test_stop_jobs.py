@@ -280,15 +280,6 @@ train()
     assert len(job.journal("stop_wanted")) == len(job.journal("stop_agreed")) == 1
 
 
-def test_without_ranks_that_take_part_nothing_is_agreed_on(jobs: Jobs) -> None:
-    job = jobs("signal.signal(15, lambda *_: sys.exit(0))\nsay('ready')\nwait()", nproc=1)
-    job.hear("ready", ranks=[0])
-    job.spawned.send_signal(signal.SIGTERM)
-    said = job.end(0)
-    assert "all ranks stop" not in said
-    assert not job.journal("stop_wanted", "stop_agreed", "stop_withdrawn")
-
-
 @pytest.mark.slow
 def test_ranks_of_both_nodes_stop_at_one_batch_by_a_slow_store(spawn: Spawner, tmp_path: Path) -> None:
     """1 ms steps, 200 ms for an answer of the store; only the node that does not lead gets the signal."""
