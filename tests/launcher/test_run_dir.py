@@ -44,17 +44,21 @@ def test_a_job_without_a_home_trains(jobs: Jobs, tmp_path: Path) -> None:
 
 
 def test_two_jobs_at_once_read_right_both(jobs: Jobs) -> None:
-    first = jobs("say('on')\nwait()", nproc=1)
-    first.hear("on", ranks=[0])
+    """In one run directory; each rank gets that of its job, in each cycle, and the run id that the user gave."""
+    says = "say('in', os.environ['HOLDFAST_RUN_DIR'], os.environ['TORCHELASTIC_RUN_ID'])\n"
+    text = says + "sys.exit(1) if CYCLE == 0 else wait()"
+    first = jobs(text, "--max-restarts", "1", "--rdzv-id", "job-7", nproc=1)
+    assert first.hear(r"in (\S+) job-7", ranks=[0], cycle=1) == {0: str(first.run_dir)}
     flags = ("--ft-run-dir", first.run_dir, "--nproc-per-node", "1")
-    said = jobs.plain(*flags, jobs.script("sys.exit(3)")).end(3)
-    (line,) = [line for line in said.splitlines() if "another launcher" in line]
+    second = jobs.plain(*flags, jobs.script(says + "sys.exit(3)"))
+    (line,) = [line for line in second.end(3).splitlines() if "another launcher" in line]
     (own,) = first.run_dir.glob("also-*")
     assert str(own) in line
+    assert second.hear(r"in (\S+)", ranks=[0]) == {0: f"{first.run_dir}/also-{second.pid}"} == {0: str(own)}
     kinds = [
         [incident.kind for incident in incidents(read_run(str(place)))] for place in (first.run_dir, own)
     ]
-    assert kinds == [[], ["exit"]]
+    assert kinds == [["exit"], ["exit"]]
     first.spawned.stop()
 
 
@@ -130,24 +134,6 @@ sys.exit(3 if CYCLE == 0 else 0)
     jobs.plain(*flags, jobs.script(text)).end(0)
 
 
-# -- secrets -------------------------------------------------------------------------------------------------
-
-
-def test_journal_is_private_and_has_no_secrets_of_arguments(jobs: Jobs) -> None:
-    arguments = ["--token", "abc123def", "--db-password=hunter2", "--lr", "0.1", "S3CR3Tvalue"]
-    script = jobs.script("say('runs')")
-    job = jobs.command("--nproc-per-node", "1", script, *arguments, env={"MY_TOKEN": "S3CR3Tvalue"})
-    job.end(0)
-    (record,) = job.journal("run_start")
-    (path,) = job.run_dir.glob("journal-*.jsonl")
-    assert job.run_dir.stat().st_mode & 0o777 == 0o700
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert all(each.stat().st_mode & 0o077 == 0 for each in job.run_dir.rglob("*"))
-    for secret in ("abc123def", "hunter2", "S3CR3Tvalue"):
-        assert secret not in path.read_text()
-    assert record["argv"][-6:] == ["--token", "***", "--db-password=***", "--lr", "0.1", "***"]
-
-
 # -- A run without trouble is quiet, jobs do not see each other, and the documented lines come after a failure
 
 
@@ -190,18 +176,31 @@ child.wait()
 
 
 def test_nothing_but_the_limits_when_all_is_well(jobs: Jobs) -> None:
-    """Of a YAML file, of the environment and of flags, of which one wins over the file's."""
+    """Of a YAML file, of the environment and of flags, of which one wins over the file's. The journal is private.
+
+    It has no secrets of arguments.
+    """
     settings = jobs.folder / "ft.yaml"
     settings.write_text("fault_tolerance: {rank_heartbeat_timeout: 40, rank_out_of_section_timeout: 50}\n")
     flags = ("--ft-rank-heartbeat-timeout", "60", "--ft-rank_section_timeouts", "setup:600,step:7")
-    env = {"PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "90"}
-    job = jobs(USES_EVERYTHING, "--max-restarts", "3", "--ft-cfg-path", settings, *flags, env=env)
+    env = {"PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "90", "MY_TOKEN": "S3CR3Tvalue"}
+    script = jobs.script(USES_EVERYTHING)
+    arguments = ["--token", "abc123def", "--db-password=hunter2", "--lr", "0.1", "S3CR3Tvalue"]
+    given = ["--nproc-per-node", "2", "--max-restarts", "3", "--ft-cfg-path", settings, *flags]
+    job = jobs.command(*given, script, *arguments, env=env)
     said = job.end(0).splitlines()
     assert 1 <= len(said) <= 2, said
     for words in ("first heartbeat 90 s", "heartbeat 60 s", "setup 600 s", "step 7 s", "out of section 50 s"):
         assert words in said[0]
     assert str(job.run_dir) in said[0]
     assert len(job.spawned.out().splitlines()) == 2  # the two ranks' own lines
+    (path,) = job.run_dir.glob("journal-*.jsonl")
+    assert job.run_dir.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert all(each.stat().st_mode & 0o077 == 0 for each in job.run_dir.rglob("*"))
+    assert not any(secret in path.read_text() for secret in ("abc123def", "hunter2", "S3CR3Tvalue"))
+    (record,) = job.journal("run_start")
+    assert record["argv"][-6:] == ["--token", "***", "--db-password=***", "--lr", "0.1", "***"]
 
 
 # -- the documented lines after a failure
@@ -244,14 +243,8 @@ def found(pattern: str, text: str) -> list[tuple[str, ...]]:
     return [match.groups() for match in re.finditer(pattern, text, re.MULTILINE)]
 
 
-def silent_ranks(jobs: Jobs, level: str) -> Job:
-    """A job in which two of three ranks hang at the same time."""
-    flags = f"--ft-rank-heartbeat-timeout={TIMEOUT}", f"--ft-log-level={level}", "--ft-warm-start=off"
-    return jobs(TWO_OF_THREE_HANG, *flags, nproc=3)
-
-
 def test_ranks_past_their_timeouts_and_those_that_are_stopped_have_a_line_each(jobs: Jobs) -> None:
-    job = silent_ranks(jobs, "WARNING")
+    job = jobs(TWO_OF_THREE_HANG, f"--ft-rank-heartbeat-timeout={TIMEOUT}", "--ft-warm-start=off", nproc=3)
     output = job.end(137)
     lines = found(SILENT, "\n".join(line for line in output.splitlines() if "FAILED" not in line))
     assert sorted((int(rank), int(pid)) for rank, pid, _ in lines) == sorted(
@@ -267,9 +260,3 @@ def test_ranks_past_their_timeouts_and_those_that_are_stopped_have_a_line_each(j
         assert each["waited"] >= TIMEOUT
     others = {str(pid) for rank, pid in pids(job).items() if rank != verdict["rank"]}
     assert sorted(pid for (pid,) in found(CLOSING, output)) == sorted(others)
-
-
-def test_log_level_hides_them(jobs: Jobs) -> None:
-    output = silent_ranks(jobs, "ERROR").end(137)
-    assert not found(CLOSING, output), "a warning is logged at level ERROR"
-    assert "HANG" not in output and re.search(r"^\[holdfast\] FAILED: rank [12] ", output, re.MULTILINE)
