@@ -124,43 +124,42 @@ def terminal(*words: str | Path) -> Iterator[Terminal]:
         opened.close()
 
 
-def test_top_on_a_terminal_follows_the_job_and_ends_with_ctrl_c(jobs: Jobs) -> None:
-    job = jobs(OPENS, *LIMITS)
-    job.hear("ready", ranks=[0, 1])
-    with terminal(job.run_dir) as screen:
-        screen.wait_for(r"data_loading [\d.]+ of 400 s")
-        screen.resize(8, 40)
-        screen.wait_for(r"rank      step  state")
-        screen.resize(3, 10)
-        screen.wait_for(r"goodput ")
-        screen.resize(24, 160)
-        end(job)
-        screen.wait_for("the job ended with exit code 0")
-        shutil.rmtree(job.run_dir)
+def test_top_on_a_terminal_follows_jobs_and_ends_with_ctrl_c(jobs: Jobs, tmp_path: Path) -> None:
+    """It waits for the first one, and finds the next one in the same run directory."""
+    run_dir = tmp_path / "later"
+    with terminal(run_dir) as screen:
+        screen.wait_for(r"No\s+such\s+file")
+        for number in range(2):
+            screen.resize(24, 100)
+            job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node=2", *LIMITS, jobs.script(OPENS))
+            job.hear("ready", ranks=[0, 1])
+            screen.wait_for(f"process {job.pid}, cycle 0, 2 ranks")
+            screen.wait_for(r"data_loading [\d.]+ of 400 s")
+            if number:
+                screen.resize(8, 40)
+                screen.wait_for(r"rank      step  state")
+                screen.resize(3, 10)
+                screen.wait_for(r"goodput ")
+                screen.resize(24, 160)
+            end(job)
+            screen.wait_for("the job ended with exit code 0")
+        shutil.rmtree(run_dir)
         screen.wait_for(r"No\s+such\s+file")
         assert screen.interrupt() == 130
         assert "\x1b[?1049l" in screen.text and "\x1b[?25h" in screen.text and "Traceback" not in screen.text
+
+
+def test_top_on_a_terminal_ends_with_sigterm(tmp_path: Path) -> None:
+    with terminal(tmp_path / "later") as screen:
+        screen.wait_for(r"No\s+such\s+file")
+        screen.process.send_signal(signal.SIGTERM)
+        assert screen.end() == 143
 
 
 def test_top_on_a_terminal_refuses_a_process_without_a_job() -> None:
     with terminal(str(os.getpid())) as screen:
         assert screen.end() == 2
         assert "holdfast: error: " in screen.text and "\x1b[?1049h" not in screen.text
-
-
-def test_top_waits_for_a_job_and_finds_the_next_one(jobs: Jobs, tmp_path: Path) -> None:
-    run_dir = tmp_path / "later"
-    with terminal(run_dir) as screen:
-        screen.wait_for(r"No\s+such\s+file")
-        for _ in range(2):
-            job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node=2", jobs.script(OPENS))
-            job.hear("ready", ranks=[0, 1])
-            screen.wait_for(f"process {job.pid}, cycle 0, 2 ranks")
-            screen.wait_for("data_loading ")
-            end(job)
-            screen.wait_for("the job ended with exit code 0")
-        screen.process.send_signal(signal.SIGTERM)
-        assert screen.end() == 143
 
 
 def test_top_shows_the_open_section_and_then_the_end(spawn: Spawner, jobs: Jobs) -> None:
