@@ -23,7 +23,7 @@ from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from tests.launcher.conftest import LAUNCHER, Jobs, patient
-from tests.processes import Spawner, alive, free_port, wait_until
+from tests.processes import Spawner, alive, wait_until
 
 
 def test_boards_that_somebody_removed(jobs: Jobs) -> None:
@@ -123,65 +123,39 @@ def test_strange_error_file_of_torch(tmp_path: Path) -> None:
 
 # -- checks of the only node that find something: it trains, with a warning ----------------------------------
 
-SICK = ["--ft-health-command", "echo 'the card is loose'; exit 1"]
 TRAINS = """
 say("trains")
 until("finish")
 """
 
 
-def test_a_finding_is_told_once_and_is_in_the_report(jobs: Jobs) -> None:
-    """The only node of a job trains, although it is sick."""
-    wait = "while not os.path.exists(os.environ['NOTES'] + '/fail'):\n    time.sleep(0.01)\nsys.exit(3)"
-    flags = ["--ft-health-action", "exclude", "--ft-node-health-check-interval", "0.2"]
-    job = jobs(wait, *SICK, *flags, nproc=1)
+def test_a_node_that_gets_sick_while_ranks_train_kills_nothing(jobs: Jobs, tmp_path: Path) -> None:
+    """Also where it is to be excluded: no other node is left. It is told once, and is in the report of a failure."""
+    sick = tmp_path / "sick"
+    command = f"if test -e '{sick}'; then echo 'the card is loose'; exit 1; fi"
+    flags = ["--ft-health-command", command, "--ft-node-health-check-interval", "0.2"]
+    job = jobs(f"{TRAINS}sys.exit(3)", *flags, "--ft-health-action", "exclude")
+    job.hear("trains", ranks=[0, 1])
+    sick.touch()
     job.wait_for(r"health of this node: command: the card is loose \(sick\)")
-    job.tell("fail")
-    assert job.end(3).count("the card is loose") == 1
+    job.wait_for("the job has no other node: it continues on this one, although it is sick")
+    job.tell("finish")
+    assert job.end(3).count("health of this node: ") == 1
+    assert not job.journal("restart", "node_excluded")
     (event,) = job.journal("health")
     assert (event["check"], event["verdict"], event["hardware"]) == ("command", "sick", False)
     (report,) = job.run_dir.glob("incidents/*/report.txt")
     assert "Health of the node, command: the card is loose." in report.read_text()
 
 
-def test_a_node_that_gets_sick_while_ranks_train_kills_nothing(jobs: Jobs, tmp_path: Path) -> None:
-    """Also where it is to be excluded: no other node is left."""
-    sick = tmp_path / "sick"
-    command = ["--ft-health-command", f"! test -e '{sick}'", "--ft-node-health-check-interval", "0.2"]
-    job = jobs(TRAINS, *command, "--ft-health-action", "exclude")
-    job.hear("trains", ranks=[0, 1])
-    sick.touch()
-    job.wait_for("health of this node: command: exit code 1 of --ft-health-command")
-    job.wait_for("the job has no other node: it continues on this one, although it is sick")
-    job.tell("finish")
-    job.end(0)
-    assert not job.journal("restart", "node_excluded")
-
-
-def test_storage_that_hangs_holds_up_nothing(jobs: Jobs, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    job = jobs(TRAINS, "--ft-storage-health-check-path", pipe, nproc=1)
-    job.hear("trains", ranks=[0])
-    job.wait_for(f"health of this node: storage: {pipe}: no answer within 2 s")
-    job.tell("finish")
-    job.end(0)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_command_that_hangs_ends_with_its_launcher(jobs: Jobs, tmp_path: Path, number: int) -> None:
+    """It holds up nothing before that, as little as storage that hangs."""
     pid, pipe = tmp_path / "pid", tmp_path / "pipe"
     os.mkfifo(pipe)
-    command = f"echo $$ > {pid}; sleep 1000"
-    options = [
-        "--ft-health-command",
-        command,
-        "--ft-health-timeout",
-        "500",
-        "--ft-storage-health-check-path",
-        pipe,
-    ]
-    job = jobs(TRAINS, *options, nproc=1)
+    flags = ["--ft-health-command", f"echo $$ > {pid}; sleep 1000", "--ft-health-timeout", "500"]
+    job = jobs(TRAINS, *flags, "--ft-storage-health-check-path", pipe, nproc=1)
+    job.hear("trains", ranks=[0])
     wait_until(lambda: pid.exists() and pid.read_text(), what="the command has begun")
     job.spawned.send_signal(number)
     wait_until(lambda: not alive(int(pid.read_text())), what="the command has ended")
@@ -240,17 +214,6 @@ def test_rank_store_failure_ends_each_cycle(jobs: Jobs, under: list[str]) -> Non
     (restart,) = job.journal("restart")
     (end,) = job.journal("run_end")
     assert REASON in restart["reason"] and REASON in end["reason"] and end["exit_code"] == 1
-
-
-def test_rank_store_failure_is_told_to_the_other_node(jobs: Jobs, under: list[str]) -> None:
-    flags = ["--ft-warm-start=off", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job"]
-    flags += [f"--rdzv-endpoint=localhost:{free_port()}", jobs.script(CONNECTS)]
-    nodes = [
-        jobs.command(f"--node-rank={rank}", f"--rdzv-conf=is_host={1 - rank}", *flags, under=under)
-        for rank in range(2)
-    ]
-    assert all(REASON in node.end(1) for node in nodes)
-    assert all(REASON in end["reason"] for node in nodes for end in node.journal("run_end"))
 
 
 def test_rank_store_host_that_is_killed_costs_a_restart(jobs: Jobs) -> None:

@@ -220,13 +220,22 @@ with open(os.environ["NOTES"] + "/left") as file:
 
 
 def test_everything_a_crashed_rank_left_is_gone_before_its_successor_starts(jobs: Jobs) -> None:
-    job = jobs(LEAVES, "--max-restarts", "1")
+    """And what others started is left alone.
+
+    `logger & exec ft_launcher …`, as a container's entrypoint does: the logger is the launcher's own child.
+    """
+    under = ["bash", "-c", 'sleep 600 & echo "sidecar $!"; exec "$@"', "bash"]
+    job = jobs(LEAVES, "--max-restarts", "1", under=under)
+    sidecar = int(job.wait_for(r"^sidecar (\d+)$").group(1))
     job.end(0)
     seen = {line.split(" sees ")[1] for line in job.lines(" sees ")}
     names = ["plain", "setsid", "setsid_without_environment", "daemon"]
     assert seen == {f"{name} gone" for name in names}
     swept = [pid for each in job.journal("swept") for pid in each["pids"]]
     assert len(swept) >= 4
+    assert alive(sidecar)
+    subprocess.run(["kill", str(sidecar)], check=True)
+    wait_until(lambda: not alive(sidecar))
 
 
 # A child in a session of its own, as an upload in the background.
@@ -238,16 +247,13 @@ def leave_upload(*_):
     say("left", child.pid)
     os._exit(0)
 """
-AT_ONCE = "leave_upload()"
-WHEN_TOLD = "signal.signal(signal.SIGTERM, leave_upload)\nsay('ready')\nwait()"
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["success", "preemption"])
-def test_what_a_rank_that_is_done_left_may_end_by_itself(jobs: Jobs, told: bool) -> None:
-    job = jobs(DONE + (WHEN_TOLD if told else AT_ONCE))
-    if told:
-        job.hear("ready", ranks=[0, 1])
-        job.spawned.send_signal(signal.SIGTERM)
+def test_what_a_rank_that_is_done_left_may_end_by_itself(jobs: Jobs) -> None:
+    """After a preemption: the same wait follows a success."""
+    job = jobs(DONE + "signal.signal(signal.SIGTERM, leave_upload)\nsay('ready')\nwait()")
+    job.hear("ready", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
     job.wait_for(r"the ranks are done, but \d processes that they started still run \(pid ")
     job.tell("goes")
     job.end(0)
@@ -256,27 +262,12 @@ def test_what_a_rank_that_is_done_left_may_end_by_itself(jobs: Jobs, told: bool)
 
 
 def test_a_signal_ends_the_wait_for_what_ranks_left(jobs: Jobs) -> None:
-    job = jobs(DONE + AT_ONCE)
+    job = jobs(DONE + "leave_upload()")
     job.wait_for("the ranks are done")
     job.spawned.send_signal(signal.SIGTERM)
     job.end(0)
     left = job.hear(r"left (\d+)", ranks=[0, 1])
     assert not any(alive(int(pid)) for pid in left.values())
-
-
-def test_what_others_started_is_left_alone(jobs: Jobs) -> None:
-    """`logger & exec ft_launcher …`, as a container's entrypoint does: the logger is the launcher's own child."""
-    job = jobs(
-        "meet()\nif CYCLE == 0: sys.exit(3)",
-        "--max-restarts",
-        "1",
-        under=["bash", "-c", 'sleep 600 & echo "sidecar $!"; exec "$@"', "bash"],
-    )
-    sidecar = int(job.wait_for(r"^sidecar (\d+)$").group(1))
-    job.end(0)
-    assert alive(sidecar)
-    subprocess.run(["kill", str(sidecar)], check=True)
-    wait_until(lambda: not alive(sidecar))
 
 
 # -- what the launcher reads of its ranks in /proc -----------------------------------------------------------

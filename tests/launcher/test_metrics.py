@@ -10,7 +10,6 @@ import signal
 import socket
 import stat
 import sys
-import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -183,25 +182,6 @@ def test_launcher_without_the_options_imports_none_of_it(jobs: Jobs) -> None:
 
 
 @pytest.mark.slow
-def test_folder_that_is_removed_costs_one_warning(jobs: Jobs) -> None:
-    file = jobs.folder / "out" / "job.prom"
-    file.parent.mkdir()
-    job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-file={file}")
-    wait_until(lambda: trains(0, read(file)))
-    shutil.rmtree(file.parent)
-    job.wait_for("the metrics cannot be written")
-    over(job, 0)
-    job.wait_for("resumed")
-    time.sleep(5)  # it is not logged again
-    file.parent.mkdir()
-    wait_until(lambda: trains(1, read(file)))
-    over(job, 1)
-    said = job.end(0)
-    assert said.count("metrics") == 1 and "No such file or directory" in said
-    assert read(file)["holdfast_restarts_total", "crash"] == 1
-
-
-@pytest.mark.slow
 def test_full_disk_costs_one_warning_and_keeps_the_file_whole(jobs: Jobs, small_disk: Path) -> None:
     file = small_disk / "job.prom"
     job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-file={file}")
@@ -221,10 +201,13 @@ def test_full_disk_costs_one_warning_and_keeps_the_file_whole(jobs: Jobs, small_
 
 
 @pytest.mark.slow
-def test_scrapers_that_never_read_delay_nothing(jobs: Jobs) -> None:
-    port = free_port()
-    job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-port={port}")
-    wait_until(lambda: trains(0, scrape(port)))
+def test_scrapers_that_never_read_and_a_removed_folder_delay_nothing(jobs: Jobs) -> None:
+    port, file = free_port(), jobs.folder / "out" / "job.prom"
+    file.parent.mkdir()
+    job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-port={port}", f"--ft-metrics-file={file}")
+    wait_until(lambda: trains(0, scrape(port)) and trains(0, read(file)))
+    shutil.rmtree(file.parent)
+    job.wait_for("the metrics cannot be written")
     held = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     for number, connection in enumerate(held):
         if number % 2:
@@ -235,11 +218,16 @@ def test_scrapers_that_never_read_delay_nothing(jobs: Jobs) -> None:
         resumed = job.wait_for(r"resumed (\S+) s after")
         assert float(resumed.group(1)) < 10, "it waited until they were closed"
         wait_until(lambda: scrape(port), what="slow scrapers are closed after 10 s")
+        file.parent.mkdir()
+        wait_until(lambda: trains(1, read(file)))
         over(job, 1)
-        assert "Traceback" not in job.end(0)
+        said = job.end(0)
     finally:
         for connection in held:
             connection.close()
+    assert "Traceback" not in said and "No such file or directory" in said
+    assert said.count("metrics") == 1, "it is logged once"
+    assert read(file)["holdfast_restarts_total", "crash"] == 1
 
 
 # -- straggler reports of a job with a restart ---------------------------------------------------------------
