@@ -1,7 +1,7 @@
 """Defects that the simulator has to find: each takes one rule out of the controller, or turns it round.
 
 The first ones are decisions that the former control plane made; `../launcher` reviews of it name them. A mutation that
-no seed finds means that an invariant, or a fault, is missing.
+no seed finds means that an invariant, or a fault, is missing. Those that few seeds find have a job of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from holdfast.fault_tolerance.launcher.control import (
 )
 from holdfast.fault_tolerance.stop.rules import COMMIT, Word, ahead
 
+from .scenarios import Fault, plain
+from .world import Scenario
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -34,6 +37,7 @@ class Mutation:
     name: str
     patch: Patch
     kinds: tuple[str, ...] = ()  # faults; empty: all
+    job: Scenario | None = None  # that shows it; None: one of the seeds
 
 
 def _set(target: Any, name: str, value: Any) -> Patch:
@@ -150,16 +154,24 @@ def _sick_node_leaves_by_itself(
 
 IN_A_RESTART, SPARES = ("in_a_restart",), ("flapping_spare", "launch", "replace")
 SIGNALS, BEHIND = ("sigterm", "sigterm_some"), ("exclude", "lose_most", "launch")
+ALL_ARE_LOST: list[Fault] = [
+    (8.0, "request", (0, "exclude_this_node")),
+    (20.0, "power_off", (1,)),
+    (20.1, "power_off", (1,)),
+]
+"""The host of the store is excluded, then both nodes that train vanish, and a spare is left."""
 MUTATIONS = (
     # decisions of the former control plane
     Mutation("a node leaves without a reason", _replace(node.Leave, _leaves_in_silence)),
     Mutation(
         "one broken connection ends a launcher",
         _set(node.StoreContact, "host_lost", _one_broken_connection_ends_it),
-        ("cut", "suspend"),
+        job=plain(2, [(10.0, "suspend", (0, 4.0))]),
     ),
     Mutation(
-        "each launcher has its own restart budget", _budget_of_each_launcher, ("kill_rank", "two_failures")
+        "each launcher has its own restart budget",
+        _budget_of_each_launcher,
+        job=replace(plain(2, []), max_restarts=1, reset=True, bug_at=23),
     ),
     Mutation(
         "a file that cannot be read is no progress",
@@ -207,7 +219,7 @@ MUTATIONS = (
     Mutation(
         "spares do not see that no member is left",
         _set(gathering, "_watch_members", lambda *args: []),
-        BEHIND,
+        job=replace(plain(4, ALL_ARE_LOST), least=1, most=2, total=60.0),
     ),
     Mutation(
         "only the host can choose",

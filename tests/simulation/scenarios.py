@@ -57,6 +57,14 @@ def scenario(
     )
 
 
+def plain(nodes: int, faults: list[Fault], latency: float = 0.02) -> Scenario:
+    """A job with these faults and no others."""
+    return Scenario(
+        seed=1, nodes=nodes, least=nodes, most=nodes, ranks=1, max_restarts=3, total=20.0, faults=faults,
+        latency=latency, node_timeout=10.0,
+    )  # fmt: skip
+
+
 def _fault(chance: random.Random, nodes: int, total: float, kind: str) -> list[Fault]:
     at, index = chance.uniform(0.0, 1.2 * total), chance.randrange(16)
     lasts = chance.choice([0.5, 3.0, 7.0, 20.0, 30.0])

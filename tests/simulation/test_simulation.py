@@ -13,10 +13,9 @@ import pytest
 from tests.simulation import log_texts
 from tests.simulation.invariants import CheckedWorld
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.scenarios import scenario
+from tests.simulation.scenarios import plain, scenario
 from tests.simulation.search import run, shortened, simulate, story
 from tests.simulation.transitions import SEEDS, documented
-from tests.simulation.world import Scenario
 
 TRIED = 600
 """Seeds in which a mutation has to be found."""
@@ -46,13 +45,15 @@ def test_simulation_of_one_seed_twice_is_the_same() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_simulator_finds_a_defect(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutation takes a rule out of the controller; `kinds` are the faults that it takes part in."""
+    assert mutation.job is None or not run(mutation.job)[1]
     mutation.patch(monkeypatch)
-    assert any(run(scenario(seed, kinds=mutation.kinds))[1] for seed in range(TRIED))
+    jobs = (scenario(seed, kinds=mutation.kinds) for seed in range(TRIED))
+    assert any(run(job)[1] for job in ([mutation.job] if mutation.job else jobs))
 
 
 def test_violation_is_shown_with_the_fewest_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     next(each for each in MUTATIONS if "when one node is done" in each.name).patch(monkeypatch)
-    job = _job(3, [(5.0, "kill_rank", (0, 0)), (6.0, "launch", ()), (9.0, "suspend", (1, 0.5))])
+    job = plain(3, [(5.0, "kill_rank", (0, 0)), (6.0, "launch", ()), (9.0, "suspend", (1, 0.5))])
     job = replace(job, seed=2)
     assert run(job)[1].startswith("15:")
     found = shortened(job)
@@ -60,17 +61,10 @@ def test_violation_is_shown_with_the_fewest_faults(monkeypatch: pytest.MonkeyPat
     assert "15: the job ends with 0 while its ranks train" in story(found)
 
 
-def _job(nodes: int, faults: list[tuple[float, str, tuple[object, ...]]], latency: float = 0.02) -> Scenario:
-    return Scenario(
-        seed=1, nodes=nodes, least=nodes, most=nodes, ranks=1, max_restarts=3, total=20.0, faults=faults,
-        latency=latency, node_timeout=10.0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("nodes", [16, 128])
-def test_store_operations_do_not_grow_with_the_job(nodes: int) -> None:
+def test_store_operations_do_not_grow_with_theplain(nodes: int) -> None:
     """In a quiet job. `make simulate` runs the same with 512 and 2,048 nodes, see docs/architecture.md."""
-    world, violation = run(_job(nodes, []))
+    world, violation = run(plain(nodes, []))
     assert not violation
     each = sorted(node.operations / world.now for node in world.launchers if not node.is_host)
     assert each[len(each) // 2] < 12
@@ -78,7 +72,7 @@ def test_store_operations_do_not_grow_with_the_job(nodes: int) -> None:
 
 def test_restart_with_the_same_nodes_needs_five_operations() -> None:
     """From the failure to the start of the ranks: writes, and keys of which a new value was read."""
-    world = CheckedWorld(_job(8, [(8.0, "kill_rank", (3, 0))]))
+    world = CheckedWorld(plain(8, [(8.0, "kill_rank", (3, 0))]))
     written: Counter[str] = Counter()
     read: dict[str, set[str]] = {}
 
@@ -95,7 +89,7 @@ def test_restart_with_the_same_nodes_needs_five_operations() -> None:
 
 
 def test_nodes_that_arrive_late_gather_soon_after_the_last() -> None:
-    world, violation = run(_job(64, []))
+    world, violation = run(plain(64, []))
     last = max(node.started for node in world.launchers)
     assert not violation
     assert min(world.began.values()) - last < 3.0
@@ -103,7 +97,7 @@ def test_nodes_that_arrive_late_gather_soon_after_the_last() -> None:
 
 def test_two_of_32_nodes_are_left_and_train_again() -> None:
     """30 launchers vanish within a second; the store's host and one other are left."""
-    job = replace(_job(32, [(10.0, "lose_most", (1,))]), least=2)
+    job = replace(plain(32, [(10.0, "lose_most", (1,))]), least=2)
     world, violation = run(job)
     assert not violation
     alive = [node for node in world.launchers if node.exit_code is not None]
@@ -115,7 +109,7 @@ def test_two_of_32_nodes_are_left_and_train_again() -> None:
 def test_a_bug_at_one_step_ends_the_job_on_all_nodes(nodes: int) -> None:
     """After three cycles, on whatever node it is met. The count begins again where a rank is killed in between."""
     for faults, cycles in ([], {3}), ([(3.0, "kill_rank", (0, 0))], {4, 5, 6}):
-        job = replace(_job(nodes, faults), step_time=0.2, bug_at=23, same_failure_limit=3, max_restarts=20)
+        job = replace(plain(nodes, faults), step_time=0.2, bug_at=23, same_failure_limit=3, max_restarts=20)
         world, violation = run(job)
         assert not violation and {node.exit_code for node in world.launchers} == {42}
         assert len(world.groups) in cycles
@@ -159,7 +153,7 @@ def test_sick_nodes_leave_where_the_others_suffice(
     codes: list[int],
 ) -> None:
     """With --ft-health-action exclude."""
-    job = replace(_job(nodes, faults), least=least, most=most, exclude_sick=True)
+    job = replace(plain(nodes, faults), least=least, most=most, exclude_sick=True)
     world, violation = run(job)
     assert not violation
     assert _names(world) == cycles
@@ -179,7 +173,7 @@ def test_node_that_is_sick_only_while_it_trains_restarts_the_job_once(
     least: int, faults: list[tuple[float, str, tuple[object, ...]]], cycles: list[str]
 ) -> None:
     """With --ft-health-action exclude: what its checks find between two cycles is good."""
-    job = replace(_job(3, faults), least=least, total=300.0, limit=900.0, exclude_sick=True)
+    job = replace(plain(3, faults), least=least, total=300.0, limit=900.0, exclude_sick=True)
     world, violation = run(job)
     assert not violation
     assert _names(world) == cycles
@@ -189,7 +183,7 @@ def test_node_that_is_sick_only_while_it_trains_restarts_the_job_once(
 def test_sick_node_that_recovers_has_a_place_again() -> None:
     """It waits as a spare, without --ft-health-action exclude."""
     faults = [(0.0, "sicken", (1, 10.0)), (15.0, "power_off", (2,))]
-    job = replace(_job(3, faults), least=2, most=2)
+    job = replace(plain(3, faults), least=2, most=2)
     world, violation = run(job)
     assert not violation
     assert _names(world) == ["n0 n2", "n0 n1"]
@@ -197,13 +191,21 @@ def test_sick_node_that_recovers_has_a_place_again() -> None:
 
 def test_spare_takes_a_lost_place_where_one_node_would_do() -> None:
     faults: list[tuple[float, str, tuple[object, ...]]] = [(8.0, "launch", ()), (12.0, "power_off", (1,))]
-    world, violation = run(replace(_job(2, faults), least=1))
+    world, violation = run(replace(plain(2, faults), least=1))
     assert not violation
     assert _names(world) == ["n0 n1", "n0 n2"]
 
 
+def test_spare_is_used_though_each_cycle_is_short() -> None:
+    """Node 0 has no time to count the nodes that wait: a node that became suspect asks for a new membership."""
+    job = replace(plain(2, [(4.0, "launch", ())]), bug_at=1, step_time=0.05, max_restarts=60, accuses=1.0)
+    world, violation = run(job)
+    assert not violation
+    assert any("n2" in names for names in _names(world)[:16])
+
+
 def test_second_loss_while_the_first_is_replaced_is_replaced_too() -> None:
-    job = replace(_job(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
+    job = replace(plain(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
     world, violation = run(job)
     assert not violation
     assert [node.exit_code for node in world.launchers if node.exit_code is not None] == [0] * 8
