@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position, rules
 from holdfast.fault_tolerance.stop.rules import (
+    ASK,
     ENDED,
     GO,
     LATE,
@@ -17,8 +18,8 @@ from holdfast.fault_tolerance.stop.rules import (
     STOP,
     TAKES_PART,
     WAIT,
-    Proposal,
     RankView,
+    Word,
     batches_of,
     describe,
     loader_of,
@@ -41,7 +42,7 @@ def test_a_rank_at_a_boundary(past: int, here: int, committed: bool, expected: t
 
 
 def test_a_rank_past_the_place_has_answered_without_a_word() -> None:
-    proposal = Proposal(2, 7)
+    proposal = Word(ASK, 2, 7)
     before, past = RankView(0, TAKES_PART, 6, answered=1, yes=True), RankView(1, TAKES_PART, 7)
     assert rules.answer(before, proposal) is None and rules.answer(past, proposal) is False
     assert rules.unanswered([before, past], proposal) == [before]

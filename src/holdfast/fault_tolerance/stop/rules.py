@@ -106,14 +106,6 @@ CARE = 1.5  # times as far ahead as the measured speed and delay ask for
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """The place of the proposal with this number."""
-
-    number: int
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
 class Word:
     """The leader's newest proposal, and what becomes of it. A withdrawal has the reason in `why`, unless that is the
     ranks that are `absent`, or the node whose launcher is `lost`."""
@@ -129,11 +121,6 @@ class Word:
     def final(self) -> bool:
         """Whether nothing follows."""
         return self.kind != ASK
-
-    @property
-    def proposal(self) -> Proposal:
-        """The proposal that it is about."""
-        return Proposal(self.number, self.place)
 
     def encode(self) -> str:
         """The text in the store. Without `lost` it is that of earlier versions, which launchers of a job may have."""
@@ -184,20 +171,20 @@ def at_boundary(past: int, here: int, place: int, *, committed: bool) -> tuple[b
     return True, STOP if committed else WAIT
 
 
-def answer(view: RankView, proposal: Proposal) -> bool | None:
+def answer(view: RankView, proposal: Word) -> bool | None:
     """A rank's answer to the proposal, given by itself or, where it is past the place, seen; None: not yet."""
     if view.answered == proposal.number:
         return view.yes
     return False if view.position >= proposal.place else None
 
 
-def joint_answer(views: Iterable[RankView], proposal: Proposal) -> bool | None:
+def joint_answer(views: Iterable[RankView], proposal: Word) -> bool | None:
     """That of all these ranks together; None while one is missing."""
     answers = [answer(view, proposal) for view in views]
     return None if None in answers else all(answers)
 
 
-def unanswered(views: Iterable[RankView], proposal: Proposal) -> list[RankView]:
+def unanswered(views: Iterable[RankView], proposal: Word) -> list[RankView]:
     """The ranks whose answer is missing."""
     return [view for view in views if answer(view, proposal) is None]
 

@@ -164,7 +164,7 @@ class AgreedStop:
             return self._withdraw(node, rules.why_over(over))
         if _refuses(answers.values()):
             return self._withdraw(node, *_refusal(answers.values()))
-        own_answer = rules.joint_answer(views, self.word.proposal)
+        own_answer = rules.joint_answer(views, self.word)
         if own_answer is None or len(answers) < node.nodes - 1:
             return []
         if own_answer and all(line["yes"] for line in answers.values()):
@@ -194,7 +194,7 @@ class AgreedStop:
         word, views = self.word, node.tick.stop_views
         if word is None or word.final or self._answered == word.number:
             return actions
-        over, yes = rules.over(views), rules.joint_answer(views, word.proposal)
+        over, yes = rules.over(views), rules.joint_answer(views, word)
         if yes is None and not over:
             return actions
         self._answered = word.number
@@ -243,7 +243,7 @@ class AgreedStop:
             return []
         self._has_logged = True
         views = node.tick.stop_views
-        late = rules.unanswered(views, self.word.proposal) if self.word is not None else []
+        late = rules.unanswered(views, self.word) if self.word is not None else []
         if late:
             who = _cut([f"rank {each.rank} is {describe(each.position)}" for each in late])
         elif missing and node.is_leader:
