@@ -154,6 +154,21 @@ def test_log_says_how_long_the_job_waits_for_more_nodes(sick: str, most: int, se
     assert [f"waits {seconds} s for more nodes" in line for line in lines] == ([True] if seconds else [])
 
 
+def test_launcher_with_another_number_of_nodes_is_logged_once() -> None:
+    """Each launcher asks for a place with its --nnodes, and compares."""
+    node = Node(Settings(Member("a"), least=2, most=2))
+    node.view.update({"cycle/1": "", "left": "", "failures": "", "join/0": ""})
+    phase = Gather()
+    asks = [action.line for action in on_gather(node, phase, m.Tick(), 0.0) if isinstance(action, m.Append)]
+    assert '"nnodes":"2"' in asks[0]
+    node.view["join/0"] = asks[0] + "\n" + encode({"node": "b", "nnodes": "3"}) + "\n"
+    actions = [*on_gather(node, phase, m.Tick(), 0.1), *on_gather(node, phase, m.Tick(), 0.2)]
+    (text,) = [action.text for action in actions if isinstance(action, m.Log)]
+    assert text.startswith(
+        "node a was started with --nnodes 2, node b with --nnodes 3: the job may never start"
+    )
+
+
 @pytest.mark.parametrize(
     ("me", "after", "why", "expected", "more"),
     [

@@ -7,11 +7,18 @@ Does not cover: process, user and mount namespaces; the nodes share files, memor
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import uuid
+from contextlib import suppress
 from types import TracebackType
+
+import pytest
+
+PIDFD_GETFD = 438  # pidfd_getfd(2): the same number on every architecture
 
 
 def missing() -> str:
@@ -84,6 +91,43 @@ class Network:
         self.close()
 
 
+class HostNames(Network):
+    """Launchers of one machine and one network, each with a host name of its own."""
+
+    def __init__(self, **names: str) -> None:
+        super().__init__("")
+        self._hosts = names
+
+    def address(self, name: str) -> str:
+        """The same for all: the order of the nodes must not follow from it."""
+        return "127.0.0.1"
+
+    def inside(self, name: str) -> list[str]:
+        """Runs a command under the node's host name (the same process, by exec)."""
+        rename = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
+        return ["unshare", "--uts", "sh", "-c", rename, self._hosts[name]]
+
+
 def _ip(*words: str) -> None:
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr.strip()}"
+
+
+def cut(pid: int, port: int) -> int:
+    """Break all TCP connections of a process to this port, as a firewall does; returns how many there were."""
+    process, count = os.pidfd_open(pid), 0
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if not os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+                    continue
+                copy = ctypes.CDLL(None).syscall(PIDFD_GETFD, process, int(name), 0)
+                if copy < 0:
+                    pytest.skip("descriptors of another process cannot be had here: pidfd_getfd(2)")
+                with socket.socket(fileno=copy) as link:
+                    if link.family in (socket.AF_INET, socket.AF_INET6) and link.getpeername()[1] == port:
+                        link.shutdown(socket.SHUT_RDWR)
+                        count += 1
+    finally:
+        os.close(process)
+    return count

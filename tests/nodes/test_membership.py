@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
-import subprocess
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -75,78 +72,6 @@ def test_a_flapping_node_does_not_restart_a_healthy_job_again_and_again(cluster:
     assert all(gap > JOIN_INTERVAL - QUICK for gap in gaps), "it returned too soon"
 
 
-CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <sys/time.h>
-#include <time.h>
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int result = real(clock, now);
-    if (clock == CLOCK_REALTIME) now->tv_sec += AHEAD;
-    return result;
-}
-int gettimeofday(struct timeval *now, void *zone) {
-    struct timespec exact;
-    clock_gettime(CLOCK_REALTIME, &exact);
-    now->tv_sec = exact.tv_sec;
-    now->tv_usec = exact.tv_nsec / 1000;
-    return 0;
-}
-time_t time(time_t *where) {
-    struct timespec exact;
-    clock_gettime(CLOCK_REALTIME, &exact);
-    if (where) *where = exact.tv_sec;
-    return exact.tv_sec;
-}
-"""
-
-
-@pytest.fixture
-def clock_ahead(tmp_path: Path) -> str:
-    """A library to preload: its wall clock is 60 s ahead. (Time namespaces cannot shift the wall clock.)"""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("a shifted clock needs a C compiler")
-    source, library = tmp_path / "clock.c", tmp_path / "clock.so"
-    source.write_text(CLOCK)
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-DAHEAD=60", "-o", str(library), str(source), "-ldl"], check=True
-    )
-    return str(library)
-
-
-FAILS_ONCE = (
-    """
-import time as clock
-say("clock", int(clock.time()))
-if CYCLE == 0 and RANK == 3:
-    step(3)
-    sys.exit(3)
-"""
-    + TRAINS
-)
-
-
-@pytest.mark.slow
-def test_clocks_that_are_60_seconds_apart(cluster: Cluster, clock_ahead: str) -> None:
-    """It is found before the ranks start. The restart that is due happens, no other one does: nothing between nodes is
-    decided by wall clocks."""
-    script = cluster.script(FAILS_ONCE)
-    a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead}, node_timeout=QUICK)
-    a.wait_for("waits for other nodes to join")  # its time is in the store
-    b = cluster.launch("b", script, node_timeout=QUICK)
-    b.wait_for(r"health of this node: clock: the clock of node \S+ is \d+\.\d s ahead of this one")
-    a.hear("trains", 1), b.hear("trains", 1)
-    there = int(a.wait_for(r"cycle 1 clock (\d+)").group(1))
-    assert there - time.time() > 0, "the shifted clock really is"
-    _let_pass(2 * QUICK + 1)
-    cluster.tell("finish")
-    a.end(0), b.end(0)
-    assert a.restarts() == b.restarts() == [(1, 1)]
-
-
 @pytest.mark.slow
 def test_torchs_static_rendezvous_gives_ranks_by_node_rank(cluster: Cluster) -> None:
     """And the ranks have the environment that the user gave them: none of torch's switches that we need."""
@@ -186,37 +111,12 @@ def test_an_excluded_node_that_hosts_the_rendezvous_stays_for_it(cluster: Cluste
     assert a.cycles() == [0] and b.cycles() == [0, 1]
 
 
-@pytest.mark.slow
-def test_an_excluded_host_does_not_stay_for_nobody(cluster: Cluster) -> None:
-    a, b = cluster.pair(EXCLUDES_THE_HOST, nnodes="1:2", node_timeout=1)
-    b.hear("starts on b in 2", 1)
-    b.vanish()
-    assert "so it no longer hosts the rendezvous" in a.end(0)
-
-
 def test_a_node_that_reaches_nobody_says_where_it_tries_and_leaves_when_told(cluster: Cluster) -> None:
     b = cluster.launch("b", cluster.script('say("started")'))
     where = rf"localhost:{cluster.port} \(check that node 0 is up, the address and the port\)"
     b.wait_for(rf"node \S+:{b.pid} tries to reach the rendezvous store at {where}$")
     assert b.spawned.stop(signal.SIGTERM) == 0
     assert b.spawned.err().count("tries to reach") == 1 and not b.spawned.out()
-
-
-@pytest.mark.slow
-def test_both_launchers_say_that_they_were_given_different_numbers_of_nodes(cluster: Cluster) -> None:
-    script = cluster.script('say("started")')
-    a = cluster.launch("a", script, nnodes="2")
-    a.wait_for("waits for other nodes")
-    b = cluster.launch("b", script, nnodes="3")
-    b.wait_for(
-        rf"node \S+:{b.pid} was started with --nnodes 3, node \S+:{a.pid} with --nnodes 2: the job may never"
-    )
-    a.wait_for(
-        rf"node \S+:{a.pid} was started with --nnodes 2, node \S+:{b.pid} with --nnodes 3: the job may never"
-    )
-    for node in b, a:
-        node.spawned.stop(signal.SIGTERM)
-        assert node.spawned.err().count("was started with") == 1
 
 
 # -- more launchers than the job has places: the surplus waits, and leaves with the job ----------------------
@@ -279,19 +179,6 @@ def test_a_third_launcher_parks_and_leaves_with_the_job(cluster: Cluster) -> Non
     for name in "abc":
         found = values(cluster, name)
         assert found["holdfast_job_state", "ended"] == 1 and found["holdfast_exit_code",] == 0
-
-
-@pytest.mark.slow
-def test_a_spare_leaves_with_a_job_that_fails(cluster: Cluster) -> None:
-    script = cluster.script(FAILS_WHEN_TOLD)
-    a, b = (cluster.launch(name, script, restarts=0) for name in "ab")
-    a.hear("trains", 0)
-    c = cluster.launch("c", script)
-    c.wait_for("is a spare")
-    cluster.tell("fail")
-    assert "no restart left (0 of 0 used)" in b.end(3)
-    for node in a, c:
-        assert "the job ends with exit code 3; reason from node" in node.end(3)
 
 
 # -- a launcher dies alone, or leaves while it waits, and is started again -----------------------------------

@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.nodes.conftest import QUICK, TRAINS, Cluster
+from tests.nodes.conftest import Cluster
 
 FAILS_ON_BOTH = """
 client = connect()
@@ -37,7 +37,9 @@ say("finished")
 
 @pytest.mark.slow
 def test_a_rank_of_either_node_dies_or_hangs(cluster: Cluster) -> None:
-    a, b = cluster.pair(FAILS_ON_BOTH, "--ft-rank-section-timeouts", "reading:0.7", restarts=4)
+    checks = cluster.folder / "checks"
+    flags = ["--ft-health-command", f"echo check >> '{checks}'", "--ft-node-health-check-interval", "1000"]
+    a, b = cluster.pair(FAILS_ON_BOTH, *flags, "--ft-rank-section-timeouts", "reading:0.7", restarts=4)
     assert a.hear("starts", 4) == {0, 1}
     assert b.hear("starts", 4) == {2, 3}
     cluster.tell("finish")
@@ -49,6 +51,8 @@ def test_a_rank_of_either_node_dies_or_hangs(cluster: Cluster) -> None:
     assert [each["rank"] for each in b.journal("verdict")] == [2]
     assert "FAILED: rank 3" in said[1] and "killed by SIGKILL" in said[1]
     assert "reason from node" in said[0] and "rank 3" in said[0], "the other node's launcher names it too"
+    assert checks.read_text().split() == ["check", "check"], "a restart with the same nodes checks nothing"
+    assert not a.journal("health")
 
 
 BOTH_FAIL = """
@@ -101,28 +105,6 @@ def test_all_launchers_end_with_one_code_and_count(cluster: Cluster) -> None:
     said = a.end(42), b.end(42)
     assert a.cycles() == b.cycles() == [0, 1, 2, 3]
     assert all("no progress in 3 " in each and "iteration 100" in each for each in said)
-
-
-@pytest.mark.slow
-def test_one_bug_on_two_nodes_ends_the_job(cluster: Cluster) -> None:
-    """The exception and its step are what nodes agree on, whichever node's rank raises it."""
-    told = "from holdfast import Loop\nwith Loop() as loop: loop.step(2)\n"
-    bug = 'raise IndexError(f"index {CYCLE} is out of range")'
-    a, b = cluster.pair(told + FAILS_IN_TURN.replace("sys.exit(5)", bug), restarts=10)
-    said = a.end(93), b.end(93)
-    assert a.cycles() == b.cycles() == [0, 1, 2]
-    assert all("the same failure 3 times in a row: IndexError: index # is" in each for each in said)
-
-
-@pytest.mark.slow
-def test_lost_node_without_progress_ends_the_job(cluster: Cluster) -> None:
-    """The number is read before the rest proposes what follows, here without any failed rank."""
-    file = "--ft-checkpoint-iteration-file", str(cluster.notes / "latest")
-    flags = *file, "--ft-max-no-progress-cycles", "1"
-    a, b = cluster.pair(TRAINS, *flags, nnodes="1:2", node_timeout=QUICK)
-    a.hear("trains", 0), b.hear("trains", 0)
-    b.vanish()
-    assert "no progress in 1 " in a.end(93)
 
 
 # -- how a job of two nodes ends -----------------------------------------------------------------------------

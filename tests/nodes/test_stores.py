@@ -23,6 +23,7 @@ from holdfast.fault_tolerance.launcher.rank_store import ENDED, RankStore, RankS
 from holdfast.fault_tolerance.launcher.rendezvous import Endpoint, listens_on, own_address, register
 from holdfast.fault_tolerance.launcher.store import StoreClient, StoreGone
 from tests.nodes.conftest import Network
+from tests.nodes.network import cut
 from tests.processes import CEILING, Spawned, Spawner, wait_until
 
 
@@ -322,24 +323,10 @@ def test_watched_key_is_delivered_once_per_value(client: Client) -> None:
     wait_until(lambda: client.views() and [v.value for v in client.seen if v.key == "a"] == ["", "1", "1"])
 
 
-def cut(port: int) -> int:
-    """Break this process's connections to the port; returns how many there were."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as link:
-                if link.family in (socket.AF_INET, socket.AF_INET6) and link.getpeername()[1] == port:
-                    link.shutdown(socket.SHUT_RDWR)
-                    count += 1
-    return count
-
-
 def test_broken_connection_is_replaced_and_nothing_lost(client: Client) -> None:
     client.store.watch({"log": 0.01})
     for number in range(5):
-        wait_until(lambda: cut(client.port), what="a connection to the store")
+        wait_until(lambda: cut(os.getpid(), client.port), what="a connection to the store")
         client.store.carry_out(Append("log", str(number)))
         wait_until(lambda number=number: f"{number}\n" in client.views().get("log", ""))
     lines = client.views()["log"].splitlines()
