@@ -142,6 +142,7 @@ def test_a_hung_rank_is_ended_though_nobody_reads_standard_error(spawn: Spawner,
 
 
 def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
+    """One that finished is left alone, and a scheduler's signals do not end the monitor."""
     first = _rank(spawn, path, "beat")
     wait_until(lambda: _admitted(path, first), what="the first rank is known")
     identity = _snapshot(path).identity
@@ -149,29 +150,15 @@ def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitor
     first.stop(signal.SIGKILL)
     second = _rank(spawn, path, "beat")
     wait_until(lambda: _admitted(path, second), what="the second rank is known")
-    second.stop()
-    third = _rank(spawn, path, "hang")
-    assert third.wait() == -signal.SIGTERM
-    assert server.is_alive() and server.exitcode is None
-
-
-def test_a_rank_that_finished_is_left_alone(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
-    finished = _rank(spawn, path, "finish")
-    finished.wait_for("finished")
-    # A second process on the same board hangs: it is ended, and the one that finished is not.
-    hung = _rank(spawn, path, "hang")
-    assert hung.wait() == -signal.SIGTERM
-    assert finished.returncode is None
-
-
-def test_a_schedulers_signals_do_not_end_it(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
-    rank = _rank(spawn, path, "beat")
-    wait_until(lambda: _admitted(path, rank), what="the monitor is up")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(server.pid, number)
-    rank.stop()
+    second.stop()
+    finished = _rank(spawn, path, "finish")
+    finished.wait_for("finished")
     hung = _rank(spawn, path, "hang")
-    assert hung.wait() == -signal.SIGTERM, "it still watches"
+    assert hung.wait() == -signal.SIGTERM
+    assert server.is_alive() and server.exitcode is None
+    assert finished.returncode is None
 
 
 def test_nothing_is_left_after_the_end(path: str) -> None:
