@@ -201,15 +201,3 @@ def test_top_wrong_arguments_are_one_line(
     assert main(["top", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and cause in err and len(err.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_top_shows_since_when_no_rank_has_a_step(spawn: Spawner, jobs: Jobs) -> None:
-    """Without a timeout that could pass."""
-    job = jobs(OPENS, "--ft-rank-heartbeat-timeout=None")
-    job.hear("ready", ranks=[0, 1])
-    assert "no rank has finished" not in once(spawn, "--once", job.run_dir)
-    line = r"^no rank has finished a step since \d\d:\d\d:\d\d UTC \(\d"
-    wait_until(lambda: re.search(line, once(spawn, "--once", job.run_dir), re.MULTILINE))
-    wait_until(lambda: list(job.run_dir.glob("newest-*")))
-    end(job)
