@@ -32,6 +32,7 @@ wait()
 """
 
 
+@pytest.mark.check
 def test_requested_shutdown_is_93_and_restarts_nothing(jobs: Jobs) -> None:
     """A request to continue before it changes nothing; and what ranks say cannot pass for the launcher's lines."""
     job = jobs(ASKS, "--max-restarts", "3")

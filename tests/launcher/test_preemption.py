@@ -77,6 +77,7 @@ def test_sigterm_to_every_process_of_the_step_at_once(jobs: Jobs) -> None:
     assert "FAILED" not in said and not job.journal("restart", "monitor_replaced")
 
 
+@pytest.mark.check
 def test_ranks_without_a_handler_have_not_failed(jobs: Jobs) -> None:
     """One of them is stopped, and gets the signal too."""
     job = jobs("say('pid', os.getpid())\nwait()", "--max-restarts", "3", "--ft-preempted-exit-code", "75")
