@@ -1,4 +1,5 @@
-"""Ranks that are at their end and whose process stays: each is reported, and some are ended when their time is over.
+"""How ranks ended, SIGKILL for those that are late, and ranks that are at their end and whose process stays: each of
+these is reported, and some are ended when their time is over.
 
 docs/launcher.md, "Ranks that do not end", has the rules. When a `checkpointing` section is closed, both clocks start
 again. Before a rank is ended, the driver describes what keeps its process.
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 import signal
 
+from holdfast.incidents.classify import DYING, DYING_WITH_GPU
+
+from ..exit_codes import FAILED, Outcome
 from . import messages as m
 from .messages import NEVER, Action, Board, Log, journal
 from .node import Node, Rank, Settle
@@ -23,6 +27,73 @@ DESCRIBED = 1.0
 """Seconds for the description of what keeps a process."""
 INTERRUPT_GRACE = 5.0
 """Seconds after SIGINT in which Python ends, else SIGKILL follows."""
+SLOW = 10.0
+"""Seconds after SIGKILL after which a rank that is still ending is logged."""
+UNINTERRUPTIBLE = 10.0
+"""Seconds in state D, after SIGKILL, after which a process is not waited for."""
+
+
+# -- ranks that end -------------------------------------------------------------------------------------------
+
+
+def record_exit(node: Node, event: m.RankExited, now: float) -> Rank:
+    """A rank has ended."""
+    rank = node.ranks[event.local]
+    rank.status, rank.is_stuck = event.status, False
+    if (rank.has_raised or event.has_raised) and event.status < 0:
+        rank.status = FAILED  # an exception was ending it when the signal did
+    if rank.interrupted_at is not None and -event.status in (signal.SIGINT, signal.SIGKILL):
+        rank.status = 0  # its script had finished
+    if not rank.has_raised:
+        rank.cause, rank.text, rank.has_raised = event.cause, event.text, event.has_raised
+        rank.failure = event.failure
+        rank.began = now - event.ago
+    return rank
+
+
+def kill_late(node: Node, deadlines: dict[int, float], began: float, why: str, now: float) -> list[Action]:
+    """SIGKILL the ranks whose deadline has passed, and find those that outlive it."""
+    actions: list[Action] = []
+    for rank in node.running:
+        if rank.killed_at is None and now >= deadlines[rank.local]:
+            rank.killed_at = now
+            actions.append(m.KillRank(rank.local, now - began, why))
+        elif rank.killed_at is not None and now - rank.killed_at >= SLOW and not rank.is_logged:
+            rank.is_logged = True
+            why = "(it gives its memory back, or a debugger holds it): waiting for it"
+            text = f"rank {rank.number} was sent SIGKILL {SLOW:.0f} s ago and is still ending {why}"
+            actions.append(Log(text))
+        if rank.killed_at is None or rank.local not in node.tick.blocked:
+            rank.blocked_since = None
+        elif rank.blocked_since is None:
+            rank.blocked_since = now
+        rank.is_stuck = rank.blocked_since is not None and now - rank.blocked_since >= UNINTERRUPTIBLE
+    return actions
+
+
+def exit_code(failed: list[Rank]) -> int:
+    """The failing ranks' own code where they agree (128+n for signal n), else 1.
+
+    Ranks that only lost a peer count if all did. A hung rank that ended with 0 has failed.
+    """
+    codes = {rank.exit_code for rank in failed if not rank.only_lost_peer}
+    codes = codes or {rank.exit_code for rank in failed}
+    return (codes.pop() if len(codes) == 1 else 0) or Outcome.RANKS_DISAGREE.code
+
+
+def failed_ranks(node: Node) -> list[Rank]:
+    """The ranks that failed or are about to, the first one first.
+
+    This order names no culprit: that is the judge's, from the evidence of all nodes, seconds later. The exit code and
+    the next cycle record cannot wait for it, and need the exit of the rank that failed first. Of a rank that only lost
+    a peer the exception may be earlier than the end of that peer (`DYING`).
+    """
+    failed = [rank for rank in node.ranks.values() if rank.has_failed]
+    doubt = DYING_WITH_GPU if any(rank.status == -signal.SIGKILL for rank in failed) else DYING
+    return sorted(failed, key=lambda rank: rank.began + doubt * rank.only_lost_peer)
+
+
+# -- ranks whose process stays ------------------------------------------------------------------------------------
 
 
 def ends_at(node: Node, rank: Rank) -> float:

@@ -21,12 +21,12 @@ from ...stop.rules import LATE
 from ..exit_codes import Outcome
 from . import agreed_stop
 from . import messages as m
-from .exiting import record_description, watch_exits
+from .exiting import exit_code, failed_ranks, record_description, record_exit, watch_exits
 from .gathering import changed_members, place
 from .messages import PASSED_ON, Action, Event, Log, journal
 from .node import BUSY, READING, Done, Leave, LocalProgress, Node, Preempt, Rank, Run, Settle, Start, Stop
 from .records import LEFT, Kind, Member, decode, encode, key, whole_number
-from .stopping import exit_code, failed_ranks, leave_by_request, record_exit
+from .stopping import leave_by_request
 
 CAUSE = 1.0
 """Seconds in which a process whose connections are closed has usually ended, a GPU aside."""

@@ -15,11 +15,10 @@ import logging
 import signal
 from dataclasses import replace
 
-from holdfast.incidents.classify import DYING, DYING_WITH_GPU
-
 from ..exit_codes import FAILED, Outcome, of_stop
 from . import messages as m
 from .agreed_stop import AgreedStop
+from .exiting import exit_code, failed_ranks, kill_late, record_exit
 from .messages import NEVER, Action, Event, Log, journal
 from .node import SAVING, Gather, Leave, Node, Preempt, Rank, Stop
 from .records import LAUNCHERS, LEFT, CycleRecord, Kind, encode
@@ -28,62 +27,10 @@ EVIDENCE, LOOK = 1.0, 0.02
 """Seconds for evidence on ranks that may have caused what another node reports, and where the cause is known."""
 REPORTS = 6.0
 """Seconds in which the nodes exchange evidence at the job's end."""
-SLOW = 10.0
-"""Seconds after SIGKILL after which a rank that is still ending is logged."""
-UNINTERRUPTIBLE = 10.0
-"""Seconds in state D, after SIGKILL, after which a process is not waited for."""
 WRITE = 3.0
 """Seconds for the last records of a node that leaves."""
 LOG_SLOW_AFTER = 5.0
 """Seconds in which ranks leave after a stop signal without a line about it."""
-
-
-# -- ranks that end -------------------------------------------------------------------------------------------
-
-
-def record_exit(node: Node, event: m.RankExited, now: float) -> Rank:
-    """A rank has ended."""
-    rank = node.ranks[event.local]
-    rank.status, rank.is_stuck = event.status, False
-    if (rank.has_raised or event.has_raised) and event.status < 0:
-        rank.status = FAILED  # an exception was ending it when the signal did
-    if rank.interrupted_at is not None and -event.status in (signal.SIGINT, signal.SIGKILL):
-        rank.status = 0  # its script had finished
-    if not rank.has_raised:
-        rank.cause, rank.text, rank.has_raised = event.cause, event.text, event.has_raised
-        rank.failure = event.failure
-        rank.began = now - event.ago
-    return rank
-
-
-def kill_late(node: Node, deadlines: dict[int, float], began: float, why: str, now: float) -> list[Action]:
-    """SIGKILL the ranks whose deadline has passed, and find those that outlive it."""
-    actions: list[Action] = []
-    for rank in node.running:
-        if rank.killed_at is None and now >= deadlines[rank.local]:
-            rank.killed_at = now
-            actions.append(m.KillRank(rank.local, now - began, why))
-        elif rank.killed_at is not None and now - rank.killed_at >= SLOW and not rank.is_logged:
-            rank.is_logged = True
-            why = "(it gives its memory back, or a debugger holds it): waiting for it"
-            text = f"rank {rank.number} was sent SIGKILL {SLOW:.0f} s ago and is still ending {why}"
-            actions.append(Log(text))
-        if rank.killed_at is None or rank.local not in node.tick.blocked:
-            rank.blocked_since = None
-        elif rank.blocked_since is None:
-            rank.blocked_since = now
-        rank.is_stuck = rank.blocked_since is not None and now - rank.blocked_since >= UNINTERRUPTIBLE
-    return actions
-
-
-def exit_code(failed: list[Rank]) -> int:
-    """The failing ranks' own code where they agree (128+n for signal n), else 1.
-
-    Ranks that only lost a peer count if all did. A hung rank that ended with 0 has failed.
-    """
-    codes = {rank.exit_code for rank in failed if not rank.only_lost_peer}
-    codes = codes or {rank.exit_code for rank in failed}
-    return (codes.pop() if len(codes) == 1 else 0) or Outcome.RANKS_DISAGREE.code
 
 
 # -- STOP -----------------------------------------------------------------------------------------------------
@@ -190,18 +137,6 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
 def _was_stopped(rank: Rank) -> bool:
     """Whether it only obeyed SIGTERM, or did not in time."""
     return not rank.verdict and (rank.killed_at is not None or rank.obeyed(signal.SIGTERM))
-
-
-def failed_ranks(node: Node) -> list[Rank]:
-    """The ranks that failed or are about to, the first one first.
-
-    This order names no culprit: that is the judge's, from the evidence of all nodes, seconds later. The exit code and
-    the next cycle record cannot wait for it, and need the exit of the rank that failed first. Of a rank that only lost
-    a peer the exception may be earlier than the end of that peer (`DYING`).
-    """
-    failed = [rank for rank in node.ranks.values() if rank.has_failed]
-    doubt = DYING_WITH_GPU if any(rank.status == -signal.SIGKILL for rank in failed) else DYING
-    return sorted(failed, key=lambda rank: rank.began + doubt * rank.only_lost_peer)
 
 
 def move_on(node: Node, record: CycleRecord, now: float) -> list[Action]:
