@@ -12,11 +12,6 @@ from tests.conftest import SOURCE
 from tests.launcher.conftest import Jobs, run_twins
 from tests.processes import Spawner
 
-DUMP = """
-import json
-os.write(1, (json.dumps({"rank": RANK, **os.environ}) + "\\n").encode())
-"""
-
 ADDED = {"FT_RANK_MONITOR_IPC_SOCKET", "HOLDFAST_CONFIG", "HOLDFAST_RUN_DIR"}
 """Where the rank finds its board, the settings for `client.cfg`, and where it writes its straggler reports."""
 
@@ -33,33 +28,6 @@ PACKAGE = "holdfast.fault_tolerance.launcher"
 TEST_KIT = {"NOTES", "TMPDIR"}
 
 
-def differences(jobs: Jobs, *arguments: str | Path, env: dict[str, str | None] | None = None) -> set[str]:
-    """Names of variables that differ or are missing on one side, on any rank."""
-    ours, theirs = run_twins(jobs, *arguments, jobs.script(DUMP), env=env).reports()
-    assert ours.keys() == theirs.keys()
-    names = set()
-    for rank, variables in ours.items():
-        both = variables.keys() | theirs[rank].keys()
-        names |= {name for name in both if variables.get(name) != theirs[rank].get(name)}
-    return names - TEST_KIT
-
-
-def test_only_the_meant_differences(jobs: Jobs) -> None:
-    assert differences(jobs, "--nproc-per-node", "2", "--max-restarts", "3") == ADDED | set(OTHER)
-
-
-def test_what_the_user_set_arrives(jobs: Jobs) -> None:
-    names = (
-        "OMP_NUM_THREADS",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "TORCH_CPP_LOG_LEVEL",
-        "TORCH_FR_BUFFER_SIZE",
-    )
-    flags = ("--role", "trainer", "--rdzv-id", "job-7", "--signals-to-handle", "SIGTERM,SIGINT")
-    found = differences(jobs, "--nproc-per-node", "2", *flags, env=dict.fromkeys(names, "3"))
-    assert found == ADDED | set(OTHER) - {"TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_FR_BUFFER_SIZE"}
-
-
 def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
     """Holdfast is installed as everywhere else: nothing on PYTHONPATH, for the launcher or for its ranks."""
     start = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from {PACKAGE} import main; main.console()"
@@ -67,19 +35,6 @@ def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
     done = spawn([sys.executable, "-c", start, script], env={"PYTHONPATH": None})
     assert done.wait() == 0
     assert done.out() == "rank 0 cycle 0 python path None\n"
-
-
-def test_the_run_directory_is_told_in_each_cycle(jobs: Jobs) -> None:
-    """Where this job's journal is, also beside another job that has the directory."""
-    text = "say('in', os.environ['HOLDFAST_RUN_DIR'], os.environ['TORCHELASTIC_RUN_ID'])\n"
-    first = jobs(
-        text + "if CYCLE == 0: sys.exit(1)\nwait()", "--max-restarts", "1", "--rdzv-id", "job-7", nproc=1
-    )
-    assert first.hear(r"in (\S+) job-7", ranks=[0], cycle=1) == {0: str(first.run_dir)}
-    says = jobs.script("say('in', os.environ['HOLDFAST_RUN_DIR'])")
-    second = jobs.plain("--ft-run-dir", first.run_dir, "--nproc-per-node", "1", says)
-    second.end(0)
-    assert second.hear(r"in (\S+)", ranks=[0]) == {0: f"{first.run_dir}/also-{second.pid}"}
 
 
 LATE_THREAD = """
@@ -218,30 +173,55 @@ facts = dict(
     descriptors=sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < 900)[:-1],
     stdin=os.path.realpath("/proc/self/fd/0"), nice=os.nice(0), cpus=sorted(os.sched_getaffinity(0)),
     buffered=sys.stdout.line_buffering, writes_through=sys.stdout.write_through, encoding=sys.stdout.encoding,
-    modules=sorted(name for name in sys.modules if "." not in name),
+    modules=sorted(name for name in sys.modules if "." not in name), environ=dict(os.environ),
 )
 os.write(1, (json.dumps(facts) + "\\n").encode())
 """
 
-MEANT = {"hook", "modules"}
+MEANT = {"hook", "modules", "environ"}
 """The prologue's traces: it keeps an unhandled exception for the launcher, has set the parent-death signal, and lets
 torch's threads finish at the end. Descriptor 900 is where a dump of the main thread's stack would go."""
 PROLOGUE_IMPORTS = {"sitecustomize", "ctypes", "_ctypes", "struct", "_struct", "atexit"}
 
 
-@pytest.mark.parametrize("what", [("pack/train.py",), ("-m", "pack.train")], ids=["script", "module"])
-def test_surroundings_of_a_program(jobs: Jobs, what: tuple[str, ...]) -> None:
+USERS_OWN = (
+    "OMP_NUM_THREADS",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_FR_BUFFER_SIZE",
+)
+LAUNCHERS = ("--role", "trainer", "--rdzv-id", "job-7", "--signals-to-handle", "SIGTERM,SIGINT")
+
+
+@pytest.mark.parametrize(
+    ("what", "env", "same"),
+    [
+        (("--max-restarts", "3", "pack/train.py"), {}, set()),
+        (
+            (*LAUNCHERS, "-m", "pack.train"),
+            dict.fromkeys(USERS_OWN, "3"),
+            {"TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_FR_BUFFER_SIZE"},
+        ),
+    ],
+    ids=["script", "module, and what the user set"],
+)
+def test_surroundings_of_a_program(
+    jobs: Jobs, what: tuple[str, ...], env: dict[str, str | None], same: set[str]
+) -> None:
     """Of one that starts cold; warm/test_telltale.py compares that with a warm start."""
     (jobs.folder / "pack").mkdir()
     (jobs.folder / "pack" / "__init__.py").touch()
     jobs.script(LOOKS_AROUND, "pack/train.py")
     arguments = *what, "--lr", "0.1", "two words", ""
-    ours, theirs = run_twins(jobs, *TWO, *arguments, env={"PET_FT_WARM_START": "off"}).reports()
+    ours, theirs = run_twins(jobs, *TWO, *arguments, env={"PET_FT_WARM_START": "off", **env}).reports()
     assert ours.keys() == theirs.keys() == {0, 1}
     for rank, seen in ours.items():
         different = {name for name in seen if seen[name] != theirs[rank][name]}
         assert different <= MEANT, {name: (seen[name], theirs[rank][name]) for name in different - MEANT}
         assert set(theirs[rank]["modules"]) ^ set(seen["modules"]) <= PROLOGUE_IMPORTS
+        mine, other = seen["environ"], theirs[rank]["environ"]
+        names = {name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name)}
+        assert names - TEST_KIT == (ADDED | set(OTHER)) - same
 
 
 def test_surroundings_of_a_run_path(jobs: Jobs) -> None:
