@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import subprocess
@@ -61,11 +60,6 @@ CLIENT = """
 client = connect()
 client.heartbeat(step=7)
 """
-WAYS = itertools.cycle(itertools.product(("on", "off"), (False, True)))
-EVERY = [(keeper, *way) for keeper, way in zip(KEEPERS, WAYS, strict=False)]
-"""Each keeper, with one of the ways: warm or cold, with or without the client."""
-GOOD = ("thread", "child", "process group")
-"""Those that also keep a rank that has succeeded; the launcher's way to the others is the same."""
 
 
 def script(keeper: str, end: str, *, has_client: bool) -> str:
@@ -87,28 +81,39 @@ def listed(job: Job) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.parametrize(("keeper", "warm", "has_client"), EVERY)
+@pytest.mark.parametrize(
+    ("keepers", "warm"),
+    [(("thread", "lock", "pool", "second exception"), "on"), (("atexit", "child", "process group"), "off")],
+    ids=["warm", "cold"],
+)
 def test_exit_after_exception_that_cannot_end_is_ended(
-    jobs: Jobs, keeper: str, warm: str, has_client: bool
+    jobs: Jobs, keepers: tuple[str, ...], warm: str
 ) -> None:
-    text = script(keeper, "raise ValueError('bad batch')", has_client=has_client)
-    flags = ["--ft-exit-timeout=1", "--max-restarts=1", f"--ft-warm-start={warm}"]
-    job = jobs(text, *flags, nproc=1, under=patient())
+    """One in each cycle, with and without the client."""
+    text = BEGIN
+    for cycle, keeper in enumerate(keepers):
+        first = (CLIENT if cycle % 2 else "") + KEEPERS[keeper][0] + "\nraise ValueError('bad batch')"
+        text += f"if CYCLE == {cycle}:\n" + "".join(f"    {line}\n" for line in first.splitlines())
+    flags = ["--ft-exit-timeout=1", f"--max-restarts={len(keepers)}", f"--ft-warm-start={warm}"]
+    job = jobs(text + "say('ended')\n", *flags, nproc=1, under=patient())
     job.end(0)
-    assert job.lines("cycle 1 ended")
-    failing, delayed = one(job, "rank_failing"), one(job, "exit_delayed")
-    assert (failing["error"]["type"], failing["error"]["message"]) == ("ValueError", "bad batch")
-    assert "line" in failing["error"]["traceback"] and delayed["has_raised"]
-    assert KEEPERS[keeper][1] in delayed["kept_by"]
-    sent = one(job, "signal_sent")
-    assert sent["signal"] == "SIGKILL" and sent["by"] == "launcher"
-    assert sent["mono"] - failing["error"]["at"] >= 0.99
-    incident = one(job, "incident")
-    assert incident["rank"] == 0 and incident["cause"] == "exception"
-    assert "ValueError: bad batch" in incident["sentence"] and "did not end" in incident["sentence"]
+    assert job.lines(f"cycle {len(keepers)} ended")
+    for cycle, keeper in enumerate(keepers):
+        failing, delayed, incident = (
+            next(each for each in job.journal(kind) if each["cycle"] == cycle)
+            for kind in ("rank_failing", "exit_delayed", "incident")
+        )
+        assert (failing["error"]["type"], failing["error"]["message"]) == ("ValueError", "bad batch")
+        assert "line" in failing["error"]["traceback"] and delayed["has_raised"]
+        assert KEEPERS[keeper][1] in delayed["kept_by"]
+        sent = job.journal("signal_sent")[cycle]
+        assert sent["signal"] == "SIGKILL" and sent["by"] == "launcher"
+        assert sent["mono"] - failing["error"]["at"] >= 0.99
+        assert incident["rank"] == 0 and incident["cause"] == "exception"
+        assert "ValueError: bad batch" in incident["sentence"] and "did not end" in incident["sentence"]
+        record = json.loads((Path(incident["report"]) / "incident.json").read_text())
+        assert record["nodes"][0]["ranks"][0]["stacks"] or keeper == "process group"
     assert not job.journal("verdict")
-    record = json.loads((Path(incident["report"]) / "incident.json").read_text())
-    assert record["nodes"][0]["ranks"][0]["stacks"] or keeper == "process group"
 
 
 STANDS = """
@@ -118,15 +123,6 @@ if RANK == 1:
     ctypes.PyDLL(None).pthread_mutex_lock(mutex)
     ctypes.PyDLL(None).pthread_mutex_timedlock(mutex, until)  # PyDLL keeps the GIL
 """
-
-
-@pytest.mark.slow
-def test_exit_after_good_end_is_reported_after_60_s_and_never_ended(jobs: Jobs) -> None:
-    upload = "threading.Thread(target=time.sleep, args=(80,), name='upload').start()\n"
-    job = jobs(script(upload, "", has_client=True), "--ft-rank-heartbeat-timeout=5", nproc=1)
-    assert job.spawned.wait(ceiling=200) == 0
-    assert 60 <= one(job, "exit_delayed")["seconds"] < 80
-    assert not job.journal("signal_sent", "verdict", "restart")
 
 
 @pytest.mark.slow
@@ -150,30 +146,6 @@ def test_exception_hook_setting_ends_the_process_at_once(jobs: Jobs) -> None:
     assert not job.journal("exit_delayed")
 
 
-def test_exit_timeout_of_none_leaves_the_process(jobs: Jobs) -> None:
-    upload = "threading.Thread(target=time.sleep, args=(3,)).start()\n"
-    job = jobs(
-        script(upload, "raise ValueError('bad batch')", has_client=False), "--ft-exit-timeout=None", nproc=1
-    )
-    job.end(1)
-    assert one(job, "rank_failing") and not job.journal("signal_sent", "exit_delayed")
-
-
-def test_checkpoint_section_at_the_exit_has_its_own_time(jobs: Jobs) -> None:
-    saves = """
-def save():
-    with client.section("checkpointing"):
-        time.sleep(6)
-    say("saved")
-atexit.register(save)
-"""
-    text = script(saves, "raise ValueError('bad batch')", has_client=True)
-    flags = ["--ft-exit-timeout=3", "--ft-rank-section-timeouts=checkpointing:60", "--max-restarts=1"]
-    job = jobs(text, *flags, nproc=1)
-    job.end(0)
-    assert job.lines("saved") and not job.journal("signal_sent", "verdict")
-
-
 def test_checkpoint_section_at_the_exit_that_hangs_is_a_hang(jobs: Jobs) -> None:
     saves = "def save():\n    with client.section('checkpointing'):\n        hold()\natexit.register(save)\n"
     text = script(saves, "raise ValueError('bad batch')", has_client=True)
@@ -193,11 +165,6 @@ def test_checkpoint_section_that_an_exception_left_open_ends(jobs: Jobs) -> None
     assert "section 'checkpointing' is open" in job.end(0)
     assert "ValueError: disk" in one(job, "restart")["reason"]
     assert "ValueError: disk" in one(job, "incident")["sentence"]
-
-
-def test_exit_code_of_a_finished_script_that_is_interrupted_counts(jobs: Jobs) -> None:
-    job = jobs(script("thread", "sys.exit(3)", has_client=False), "--ft-finished-timeout=1", nproc=1)
-    job.end(3)
 
 
 def test_exception_with_a_hook_of_the_program_has_failed(jobs: Jobs) -> None:
@@ -246,23 +213,27 @@ def test_ranks_that_wait_for_a_failed_one_are_not_blamed(jobs: Jobs) -> None:
     assert "ValueError: bad batch" in reason and "rank 1" in reason
 
 
-@pytest.mark.parametrize(("keeper", "warm", "has_client"), [each for each in EVERY if each[0] in GOOD])
-def test_exit_after_good_end_that_cannot_end_is_a_success(
-    jobs: Jobs, keeper: str, warm: str, has_client: bool
-) -> None:
-    """Nor is it a hang: what a rank that has succeeded still does sends no heartbeats."""
-    text = script(keeper, "say('finished')", has_client=has_client)
-    flags = ["--ft-finished-timeout=4", "--ft-rank-heartbeat-timeout=3", f"--ft-warm-start={warm}"]
-    job = jobs(text, *flags, nproc=1, under=patient())
+@pytest.mark.parametrize("keepers", [("thread",), ("child", "process group")], ids=["one rank", "two ranks"])
+def test_exit_after_good_end_that_cannot_end_is_a_success(jobs: Jobs, keepers: tuple[str, ...]) -> None:
+    """Nor is it a hang: what a rank that has succeeded still does sends no heartbeats. The launcher's way to what else
+    keeps a rank is the same."""
+    text = BEGIN + "if RANK:\n" + CLIENT.replace("\nclient", "\n    client")
+    for rank, keeper in enumerate(keepers):
+        lines = f"{KEEPERS[keeper][0]}\nsay('finished')".splitlines()
+        text += f"if RANK == {rank}:\n" + "".join(f"    {line}\n" for line in lines)
+    flags = ["--ft-finished-timeout=4", "--ft-rank-heartbeat-timeout=3"]
+    job = jobs(text, *flags, nproc=len(keepers), under=patient())
     job.end(0)
-    delayed = one(job, "exit_delayed")
-    assert not delayed["has_raised"] and KEEPERS[keeper][1] in delayed["kept_by"]
+    delayed = {each["rank"]: each for each in job.journal("exit_delayed")}
+    for rank, keeper in enumerate(keepers):
+        assert not delayed[rank]["has_raised"] and KEEPERS[keeper][1] in delayed[rank]["kept_by"]
     assert not job.journal("restart", "rank_failing", "verdict")
     assert one(job, "run_end")["exit_code"] == 0
     incident = one(job, "incident")
-    assert (incident["rank"], incident["cause"]) == (0, "shutdown")
-    assert KEEPERS[keeper][1] in incident["sentence"]
     assert "--ft-finished-timeout" in (Path(incident["report"]) / "report.txt").read_text()
+    if len(keepers) == 1:
+        assert (incident["rank"], incident["cause"]) == (0, "shutdown")
+        assert KEEPERS[keepers[0]][1] in incident["sentence"]
 
 
 SHOWS = """
