@@ -130,7 +130,7 @@ until("finish")
 
 
 def test_a_node_that_gets_sick_while_ranks_train_kills_nothing(jobs: Jobs, tmp_path: Path) -> None:
-    """Also where it is to be excluded: no other node is left. It is told once, and is in the report of a failure."""
+    """Also where it is to be excluded: no other node is left. It is logged once, and is in the report of a failure."""
     sick = tmp_path / "sick"
     command = f"if test -e '{sick}'; then echo 'the card is loose'; exit 1; fi"
     flags = ["--ft-health-command", command, "--ft-node-health-check-interval", "0.2"]

@@ -149,8 +149,8 @@ def test_each_failure_has_a_line_and_the_last_one_its_traceback(jobs: Jobs) -> N
     assert "    raise LossError(" in "\n".join(rest) and "in step" in "\n".join(rest)
     assert rest[-2].endswith("LossError: loss is nan in batch 7")
     assert rest[-1] == "no restart left (5 of 5 used): the job ends with exit code 1"
-    errors = {each["cycle"]: each.get("error") for each in job.journal("rank_exit") if each["rank"] == 1}
-    assert (errors[1]["type"], errors[2], errors[5]["type"]) == ("OSError", None, "LossError")
+    errors = {each["cycle"]: each.get("error", {}) for each in job.journal("rank_exit") if each["rank"] == 1}
+    assert (errors[1]["type"], errors[2], errors[5]["type"]) == ("OSError", {}, "LossError")
     assert errors[5]["message"] == "loss is nan in batch 7"
 
 
