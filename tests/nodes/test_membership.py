@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
+import subprocess
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +73,78 @@ def test_a_flapping_node_does_not_restart_a_healthy_job_again_and_again(cluster:
     assert spent == [0, 1], "that a node joins spends nothing, that one is lost does"
     gaps = [record["time"] - joined["time"] for record in later]  # a slow machine may have come that far
     assert all(gap > JOIN_INTERVAL - QUICK for gap in gaps), "it returned too soon"
+
+
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += AHEAD;
+    return result;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *where) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (where) *where = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+@pytest.fixture
+def clock_ahead(tmp_path: Path) -> str:
+    """A library to preload: its wall clock is 60 s ahead. (Time namespaces cannot shift the wall clock.)"""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("a shifted clock needs a C compiler")
+    source, library = tmp_path / "clock.c", tmp_path / "clock.so"
+    source.write_text(CLOCK)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-DAHEAD=60", "-o", str(library), str(source), "-ldl"], check=True
+    )
+    return str(library)
+
+
+FAILS_ONCE = (
+    """
+import time as clock
+say("clock", int(clock.time()))
+if CYCLE == 0 and RANK == 3:
+    step(3)
+    sys.exit(3)
+"""
+    + TRAINS
+)
+
+
+@pytest.mark.slow
+def test_clocks_that_are_60_seconds_apart(cluster: Cluster, clock_ahead: str) -> None:
+    """It is found before the ranks start. The restart that is due happens, no other one does: nothing between nodes is
+    decided by wall clocks."""
+    script = cluster.script(FAILS_ONCE)
+    a = cluster.launch("a", script, env={"LD_PRELOAD": clock_ahead}, node_timeout=QUICK)
+    a.wait_for("waits for other nodes to join")  # its time is in the store
+    b = cluster.launch("b", script, node_timeout=QUICK)
+    b.wait_for(r"health of this node: clock: the clock of node \S+ is \d+\.\d s ahead of this one")
+    a.hear("trains", 1), b.hear("trains", 1)
+    there = int(a.wait_for(r"cycle 1 clock (\d+)").group(1))
+    assert there - time.time() > 0, "the shifted clock really is"
+    _let_pass(2 * QUICK + 1)
+    cluster.tell("finish")
+    a.end(0), b.end(0)
+    assert a.restarts() == b.restarts() == [(1, 1)]
 
 
 @pytest.mark.slow
