@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from holdfast.straggler.host import CAUSES, HostLosses
 from holdfast.straggler.kernels.cuda_events import CudaEventSource
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.scores import Summary
@@ -68,6 +69,18 @@ def run(
     with ThreadPoolExecutor(size) as pool:
         channels = [ThreadChannel(table, rank, numbers) for rank in range(size)]
         return list(pool.map(work, channels)), table.calls
+
+
+class SteadyHost(HostLosses):
+    """A host that takes nothing, and windows of the same length: verdicts do not depend on the machine's load."""
+
+    def __init__(self, seconds: float = 0.25) -> None:
+        self.elapsed = seconds
+
+    def take(self) -> dict[str, float]:
+        return dict.fromkeys(CAUSES, 0.0)
+
+    def close(self) -> None: ...
 
 
 class Told:

@@ -17,12 +17,12 @@ import pytest
 
 from holdfast.straggler import Detector, Report, Thresholds
 from holdfast.straggler.gpu_facts import FIELDS
-from holdfast.straggler.host import CAUSES
+from holdfast.straggler.host import HostLosses
 from holdfast.straggler.kernels.source import KernelWindow
 from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.session import Session
 from holdfast.straggler.state_file import as_bytes
-from tests.straggler.doubles import Table, ThreadChannel, run
+from tests.straggler.doubles import SteadyHost, Table, ThreadChannel, run
 from tests.straggler.test_session import ran, session
 
 RUNS = 5
@@ -81,10 +81,8 @@ def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float
     """Rank 5 loses 25 ms in its sections, which make 200 ms."""
 
     def work(channel: ThreadChannel) -> list[Report | None]:
-        one = session(channel, *[{}] * 4)
-        host, noise = one._host, random.Random(channel.rank)
-        host.take = lambda: dict.fromkeys(CAUSES, 0.0)  # type: ignore[method-assign]
-        host.elapsed = seconds
+        one = session(channel, *[{}] * 4, host=SteadyHost(seconds))
+        noise = random.Random(channel.rank)
         return [window(one, channel.rank, one_loads_slowly, noise) for _ in range(4)]
 
     last = run(8, work)[0][0][-1]
@@ -97,7 +95,7 @@ def test_what_a_section_costs_depends_on_the_time_between_reports(seconds: float
 @pytest.mark.parametrize("interval", [1, 10])
 def test_where_few_runs_are_measured_their_share_of_the_time_counts(interval: int) -> None:
     started = monotonic()
-    one = session(ThreadChannel(Table(1), 0, [0]), profiling_interval=interval)
+    one = session(ThreadChannel(Table(1), 0, [0]), host=HostLosses(), profiling_interval=interval)
     try:
         begun = monotonic()
         while monotonic() < begun + 0.02:

@@ -114,8 +114,9 @@ class Session:
         settings: Settings,
         source: KernelSource | None = None,
         channel: Channel | None = None,
+        host: HostLosses | None = None,
     ) -> None:
-        """Without a channel, it is torch.distributed's, if any."""
+        """Without a channel, it is torch.distributed's, if any; `host` is what this thread loses to its host."""
         self.settings = settings
         self._failures = Failures()
         self._compared = compare(settings)
@@ -126,7 +127,7 @@ class Session:
             settings.profiling_interval, None if nothing else self._capture, self._failures
         )
         self.wrapped = Wrapped(self.sections)
-        self._host, self._gpu = HostLosses(), GpuFacts()
+        self._host, self._gpu = host or HostLosses(), GpuFacts()
         self._scoring = Scoring(settings.relative, settings.individual)
         self.verdicts = Verdicts(settings.groups, settings.thresholds, self._state_of)
         self._news = VerdictNews()
