@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,17 @@ class Job:
 
 def run(spawn: Spawner, folder: Path, kind: str, seed: int) -> Job:
     """A job with injected slowness, to its end."""
-    store = f"file://{folder / f'{kind}-{seed}'}"
+    return run_all(spawn, folder, [kind], seed)[0]
+
+
+def run_all(spawn: Spawner, folder: Path, kinds: Sequence[str], seed: int) -> list[Job]:
+    """The same ranks with one kind after the other, each as a job of its own."""
+    store = f"file://{folder / f'{kinds[0]}-{seed}'}"
     env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
-    job = spawn.python(PROGRAMS / "injected.py", store, str(RANKS), kind, str(seed), env=env)
+    job = spawn.python(PROGRAMS / "injected.py", store, str(RANKS), str(seed), *kinds, env=env)
     assert job.wait(2 * CEILING) == 0, job.output()
-    reports = [tuple(json.loads(line)) for line in job.out().splitlines() if line.startswith("[[")]
-    return Job(kind, culprit(seed, RANKS), reports)
+    reports = [json.loads(line) for line in job.out().splitlines() if line.startswith('["')]
+    return [
+        Job(kind, culprit(seed, RANKS), [(verdicts, why) for of, verdicts, why in reports if of == kind])
+        for kind in kinds
+    ]

@@ -6,14 +6,14 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from holdfast.straggler import CallableId, Detector, Statistic
 from holdfast.straggler.sections import Sections
-from tests.processes import Spawned, Spawner
-from tests.straggler.jobs import EXPECTED, printed, run, start
+from tests.processes import Spawner
+from tests.straggler.jobs import EXPECTED, printed, run_all, start
 
 
 def test_both_examples_of_the_guide(spawn: Spawner, tmp_path: Path) -> None:
@@ -37,38 +37,6 @@ def test_both_examples_of_the_guide(spawn: Spawner, tmp_path: Path) -> None:
             assert f"'{loading}': {{StragglerId(rank=1, node='{socket.gethostname()}')}}" in stragglers
 
 
-FEW = """
-import logging
-from holdfast.straggler import Detector
-logging.basicConfig(level=logging.INFO)
-Detector.initialize()
-for _ in range(3):
-    with Detector.detection_section("fwd", profile_cuda=False):
-        pass
-    Detector.generate_report()
-Detector.shutdown()
-"""
-
-
-def test_few_ranks_log_once_that_they_have_no_verdicts(spawn: Spawner) -> None:
-    rank = spawn.python(FEW)
-    assert rank.wait() == 0, rank.output()
-    (line,) = (line for line in rank.err().splitlines() if "straggler" in line)
-    needed = "the only rank is compared with no other: there must be 3 ranks that do the same work"
-    assert f"straggler reports have no verdicts: {needed}. Scores are not affected" in line
-
-
-def test_no_collective_when_alone_and_groups_of_one(spawn: Spawner, tmp_path: Path) -> None:
-    first, second = printed(start(spawn, tmp_path, "quiet_and_groups.py", 2))
-    alone, groups = zip(first, second, strict=True)
-    assert alone[0][:16] == [None] * 16 and len(alone[0]) == 19
-    assert all(0 < scores["step"]["0"] <= 1 for scores in alone[0][16:])
-    assert alone[1] == []
-    refused = "Detector.initialize: process_group must be a group that this rank is in"
-    assert groups[0] == [refused, 0, {"step": {"0": 1.0}}, {"0": "node-0"}]
-    assert groups[1] == [refused, 1, {"step": {"1": 1.0}}, {"1": "node-1"}]
-
-
 @pytest.mark.slow
 def test_the_program_of_the_page(spawn: Spawner, tmp_path: Path) -> None:
     """What docs/straggler.md begins with: the program runs, and prints what the page shows."""
@@ -87,26 +55,18 @@ def test_the_program_of_the_page(spawn: Spawner, tmp_path: Path) -> None:
 
 
 # -- injected slowness on four ranks with DistributedDataParallel, on a machine with fewer cores than ranks, too.
-# `make test` has one kind, since a job takes its time; the soak has twenty seeds of each.
+# The soak has twenty seeds of each kind.
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "kind", ["busy", *(pytest.param(kind, marks=pytest.mark.variant) for kind in EXPECTED if kind != "busy")]
-)
-def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path, kind: str) -> None:
-    job = run(spawn, tmp_path, kind, seed=1)
-    assert job.found and not job.blamed_others, job.told()
-    if kind == "gc":
-        assert any(one["evidence"].startswith("garbage collection took ") for one in job.verdicts)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_no_rank_is_named_in_a_healthy_job(spawn: Spawner, tmp_path: Path) -> None:
-    job = run(spawn, tmp_path, "healthy", seed=1)
-    assert len(job.reports) == 9 and not job.blamed_others, job.told()
+def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path) -> None:
+    healthy, *slowed = run_all(spawn, tmp_path, ["healthy", *EXPECTED], seed=1)
+    assert len(healthy.reports) == 7 and not healthy.blamed_others, healthy.told()
+    for job in slowed:
+        assert job.found and not job.blamed_others, job.told()
+        if job.kind == "gc":
+            assert any(one["evidence"].startswith("garbage collection took ") for one in job.verdicts)
 
 
 # -- A failure of the detector itself is logged once, and never raised into the training
@@ -116,68 +76,59 @@ def fails(*_: object, **__: object) -> NoReturn:
     raise LookupError("on purpose")
 
 
-def failing(spawn: Spawner, folder: Path, size: int, what: str) -> tuple[list[Spawned], list[list[Any]]]:
-    """The ranks, and the line that each printed, if it did."""
-    ranks = start(spawn, folder, "failures.py", size, str(size), what)
-    return ranks, [lines[0] if lines else [] for lines in printed(ranks)]
+def test_ranks_need_no_others_and_a_failure_is_logged_once(spawn: Spawner, tmp_path: Path) -> None:
+    """Every part of programs/sessions.py, whose docstrings say what happens."""
+    ranks = start(spawn, tmp_path, "sessions.py", 3, "3")
+    seen = [dict(lines) for lines in printed(ranks)]
 
+    def logged(part: str) -> list[list[str]]:
+        head = f"LOG {part} "
+        lines = [rank.err().splitlines() for rank in ranks]
+        return [[line.removeprefix(head) for line in of if line.startswith(head)] for of in lines]
 
-def logged(rank: Spawned) -> list[str]:
-    return [line for line in rank.err().splitlines() if line.startswith("LOG")]
-
-
-def test_a_rank_that_cannot_measure_leaves_the_others_their_report(spawn: Spawner, tmp_path: Path) -> None:
-    ranks, seen = failing(spawn, tmp_path, 2, "take")
-    first, second, third = (report for report, _ in seen[0])
-    assert set(first["step"]) == {"0", "1"} and second["step"] == {"0": None, "1": None}
-    assert None not in third["step"].values()
-    assert [total for rank in seen for _, total in rank] == [1.0] * 6
-    assert logged(ranks[0]) == []
-    (line,) = logged(ranks[1])
-    assert "LookupError: on purpose" in line
-
-
-def test_a_rank_that_cannot_read_kernels_keeps_its_sections(spawn: Spawner, tmp_path: Path) -> None:
-    ranks, seen = failing(spawn, tmp_path, 2, "kernels")
-    assert all(None not in report["step"].values() for report, _ in seen[0])
-    assert [len(logged(rank)) for rank in ranks] == [0, 1]
-
-
-def test_a_rank_that_cannot_score_sends_unknown_values(spawn: Spawner, tmp_path: Path) -> None:
-    ranks, seen = failing(spawn, tmp_path, 2, "scores")
-    first, second, third = (report["step"] for report, _ in seen[0])
-    assert second["1"] is None and second["0"] is not None
-    assert None not in (*first.values(), *third.values())
-    assert [total for rank in seen for _, total in rank] == [1.0] * 6
-    assert [len(logged(rank)) for rank in ranks] == [0, 1]
-
-
-@pytest.mark.parametrize("part", ["verdicts", "keep"])
-def test_rank_0_that_fails_after_the_exchange_says_so(spawn: Spawner, tmp_path: Path, part: str) -> None:
-    ranks, seen = failing(spawn, tmp_path, 2, part)
-    made = [report is not None for report, _ in seen[0]]
-    assert made == [True, part == "keep", True]  # a report that could not be kept is a report
-    assert [total for rank in seen for _, total in rank] == [1.0] * 6
-    assert [len(logged(rank)) for rank in ranks] == [1, 0]
-
-
-def test_a_broken_collective_ends_reports_and_steps_are_counted(spawn: Spawner, tmp_path: Path) -> None:
-    ranks, seen = failing(spawn, tmp_path, 3, "killed")
-    assert seen[0][:20] == [[False, False]] * 16 + [[True, True]] * 4
-    assert seen[1][:20] == [[False, False]] * 16 + [[False, True]] * 4
-    assert seen[0][20:] == seen[1][20:] == [[False, True]] * 10
-    for rank in ranks[:2]:
-        (line,) = logged(rank)
-        assert line.startswith("LOG straggler reports have ended: ")
-
-
-def test_settings_that_differ_are_named_by_the_rank_that_differs(spawn: Spawner, tmp_path: Path) -> None:
-    ranks, _ = failing(spawn, tmp_path, 3, "settings")
-    assert [len(logged(rank)) for rank in ranks] == [0, 0, 1]
-    (line,) = logged(ranks[2])
+    alone = seen[0]["alone"]
+    assert alone[:16] == [None] * 16 and len(alone) == 19
+    assert all(0 < scores["step"]["0"] <= 1 for scores in alone[16:])
+    assert [one["alone"] for one in seen[1:]] == [[], []]
+    refused = "Detector.initialize: process_group must be a group that this rank is in"
+    assert [one["groups"] for one in seen] == [
+        [refused, rank, {"step": {f"{rank}": 1.0}}, {f"{rank}": f"node-{rank}"}] for rank in range(3)
+    ]
+    failed = {part: [report for report, _ in seen[0][part]] for part in FAILING}
+    for part, (on_rank, unknown) in FAILING.items():
+        assert [total for rank in seen for _, total in rank[part]] == [3.0] * 9, part
+        assert [[report for report, _ in rank[part]] for rank in seen[1:]] == [[None] * 3] * 2, part
+        lines = logged(part)
+        assert [len(of) for of in lines] == [int(rank == on_rank) for rank in range(3)], (part, lines)
+        assert "LookupError: on purpose" in lines[on_rank][0]
+        first, second, third = failed[part]
+        assert None not in (*first["step"].values(), *third["step"].values()), part
+        if unknown is not None:  # else there is no report
+            assert [rank for rank, score in second["step"].items() if score is None] == unknown, part
+        else:
+            assert second is None, part
+    assert logged("settings")[:2] == [[], []]
+    (line,) = logged("settings")[2]
     assert "scores_to_compute is 'relative_perf_scores' on rank 2 and 'all' on rank 0" in line
     assert "report_time_interval is 7.0 on rank 2 and 60.0 on rank 0" in line
     assert "node_name" not in line and "gather_on_rank0" not in line
+    for rank in range(2):  # the last one died in step 20
+        assert seen[rank]["killed"] == [
+            *[[False, False]] * 16, *[[rank == 0, True]] * 4, *[[False, True]] * 10
+        ]  # fmt: skip
+        (line,) = logged("killed")[rank]
+        assert line.startswith("straggler reports have ended: ")
+    assert "killed" not in seen[2]
+
+
+FAILING: dict[str, tuple[int, list[str] | None]] = {
+    "take": (2, ["0", "1", "2"]),
+    "kernels": (2, []),
+    "scores": (2, ["2"]),
+    "verdicts": (0, None),
+    "keep": (0, []),  # a report that could not be kept is a report
+}
+"""The rank on which a part fails in the second report, and the ranks without a score in it."""
 
 
 class Broken:

@@ -134,8 +134,11 @@ def stopped() -> None:
         raise RuntimeError("the training failed")
 
 
-{"reports": reports, "interval": interval, "last": last, "killed": killed}.get(what, stopped)()
-if what in ("reports", "interval", "last"):
+if what == "together":
+    for part in (reports, interval, last):
+        part()
     dist.barrier()
     dist.destroy_process_group()
+else:
+    killed() if what == "killed" else stopped()
 tell(ended=True)

@@ -1,8 +1,8 @@
 """A small job with DistributedDataParallel on the CPU, in which one rank is slowed down on purpose.
 
-Arguments: store, ranks, kind of slowness, seed. The ranks are forked from here, so that torch is imported once. Rank 0
-prints, for each report, a line of JSON: the verdicts, and what was withheld. The job ends after `REPORTS` reports; a
-slow rank that is not named by then, for noise of the machine, has until report `MOST`.
+Arguments: store, ranks, seed, kinds of slowness, one after the other. The ranks are forked from here, so that torch is
+imported once. Rank 0 prints, for each report, a line of JSON: the kind, the verdicts, and what was withheld. Each kind
+has `REPORTS` reports; a slow rank that is not named by then, for noise of the machine, has until report `MOST`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.straggler import Detector
 
 KINDS = ("healthy", "busy", "data", "gc", "late")
-REPORTS, MOST, STEPS = 9, 36, 30
-WIDTH, BATCH = 256, 64
+REPORTS, MOST, STEPS = 7, 36, 15
+WIDTH, BATCH = 128, 32
 LOADING, SLOW_LOADING, BUSY, LATE = 0.002, 0.012, 0.010, 0.020
 HEAP = 200_000
 """Objects of every rank that a collection looks at."""
@@ -79,7 +79,7 @@ def train(rank: int, slow_rank: int | None, kind: str, seed: int) -> None:
         if step % STEPS == 0:
             report = Detector.generate_report()
             if report is not None:
-                print(json.dumps([report.to_dict()["verdicts"], list(report.withheld)]), flush=True)
+                print(json.dumps([kind, report.to_dict()["verdicts"], list(report.withheld)]), flush=True)
                 named |= any(verdict.rank == slow_rank for verdict in report.verdicts())
             dist.broadcast(named, src=0)
             if named and step >= REPORTS * STEPS:
@@ -88,18 +88,19 @@ def train(rank: int, slow_rank: int | None, kind: str, seed: int) -> None:
     Detector.shutdown()
 
 
-def run(rank: int, store: str, ranks: int, kind: str, seed: int) -> None:
+def run(rank: int, store: str, ranks: int, seed: int, kinds: list[str]) -> None:
     """One rank: join the job, train, leave."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    train(rank, culprit(seed, ranks) if kind != "healthy" else None, kind, seed)
+    for kind in kinds:
+        train(rank, culprit(seed, ranks) if kind != "healthy" else None, kind, seed)
     dist.destroy_process_group()
 
 
 def main() -> None:
     """Fork the ranks and wait for them."""
-    store, ranks, kind, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    start_processes(run, (store, ranks, kind, seed), nprocs=ranks, start_method="fork")
+    store, ranks, seed, kinds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+    start_processes(run, (store, ranks, seed, kinds), nprocs=ranks, start_method="fork")
 
 
 if __name__ == "__main__":
