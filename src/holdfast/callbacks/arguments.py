@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.config import docstring_section
 from holdfast.prefixed_log import Prefixed
-from holdfast.testing.simulated import SimulatedFaultParams
+from holdfast.testing.fault import SimulatedFaultParams
 
 from .completion import flag_path, why_no_flag
 

@@ -39,8 +39,8 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
 )
 from holdfast.prefixed_log import Once, Prefixed
 from holdfast.side_group import SideGroup
+from holdfast.testing.fault import SimulatedFaultParams
 from holdfast.testing.injector import Faults, simulate
-from holdfast.testing.simulated import SimulatedFaultParams
 
 __all__ = [
     "FaultToleranceState",

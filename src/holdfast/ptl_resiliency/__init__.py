@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.lazy import names
 
 if TYPE_CHECKING:
-    from holdfast.testing.simulated import SimulatedFaultParams as SimulatedFaultParams
+    from holdfast.testing.fault import SimulatedFaultParams as SimulatedFaultParams
 
     from .callbacks import FaultToleranceCallback as FaultToleranceCallback
     from .callbacks import HoldfastCallback as HoldfastCallback

@@ -14,30 +14,25 @@ from typing import TYPE_CHECKING
 from holdfast.lazy import names
 
 if TYPE_CHECKING:
-    from holdfast.testing.fault import KINDS, Fault, FaultSpecError, InjectedFault, parse
-    from holdfast.testing.injector import Faults, inject
-    from holdfast.testing.simulated import SimulatedFaultParams
-
-__all__ = [
-    "Fault",
-    "Faults",
-    "inject",
-    "parse",
-    "KINDS",
-    "SimulatedFaultParams",
-    "FaultSpecError",
-    "InjectedFault",
-]
+    from .fault import KINDS as KINDS
+    from .fault import Fault as Fault
+    from .fault import FaultSpecError as FaultSpecError
+    from .fault import InjectedFault as InjectedFault
+    from .fault import SimulatedFaultParams as SimulatedFaultParams
+    from .fault import parse as parse
+    from .injector import Faults as Faults
+    from .injector import inject as inject
 
 _HOME = {
     "Fault": "fault",
-    "KINDS": "fault",
     "Faults": "injector",
     "inject": "injector",
     "parse": "fault",
-    "SimulatedFaultParams": "simulated",
+    "KINDS": "fault",
+    "SimulatedFaultParams": "fault",
     "FaultSpecError": "fault",
     "InjectedFault": "fault",
 }
 
+__all__ = list(_HOME)
 __getattr__, __dir__ = names(__name__, _HOME)

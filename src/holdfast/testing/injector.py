@@ -24,8 +24,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.testing.actions import perform
-from holdfast.testing.fault import KINDS, Fault, FaultSpecError, parse
-from holdfast.testing.simulated import SimulatedFaultParams
+from holdfast.testing.fault import KINDS, Fault, FaultSpecError, SimulatedFaultParams, parse
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
