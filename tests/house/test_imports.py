@@ -51,10 +51,7 @@ What is named here as a part (`fault_tolerance.board`) is not in the layer of it
 PURE = (
     "holdfast.fault_tolerance.launcher.control",
     "holdfast.incidents.rules",
-    *(
-        f"holdfast.straggler.{name}"
-        for name in ("baseline", "gpu_level", "groups", "judge", "rule", "window")
-    ),
+    *(f"holdfast.straggler.{name}" for name in ("groups", "judge", "rule", "window")),
 )
 """Decisions as functions of values: packages, and the rule for stragglers. So is each module that calls itself pure."""
 

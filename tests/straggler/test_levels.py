@@ -12,13 +12,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from holdfast.straggler.baseline import Baseline
-from holdfast.straggler.groups import FoundGroups, from_presence, members_of
-from holdfast.straggler.judge import Judge
+from holdfast.straggler.groups import Baseline, FoundGroups, from_presence, members_of
 from holdfast.straggler.labels import GroupsError, different_work, labels_of, own_label
 from holdfast.straggler.window import (
     MAX_SAMPLE,
-    Reference,
     Window,
     _weights,
     gpu_levels,
@@ -44,14 +41,9 @@ ALIKE = (
 )
 
 
-@pytest.mark.parametrize("name", " ".join(DIFFERENT).split())
-def test_dimensions_of_different_work(name: str) -> None:
-    assert different_work(name)
-
-
-@pytest.mark.parametrize("name", " ".join(ALIKE).split())
-def test_dimensions_of_the_same_work(name: str) -> None:
-    assert not different_work(name)
+def test_dimensions_of_different_work() -> None:
+    assert [name for name in " ".join(DIFFERENT).split() if not different_work(name)] == []
+    assert [name for name in " ".join(ALIKE).split() if different_work(name)] == []
 
 
 def test_labels_of_each_rank() -> None:
@@ -70,9 +62,9 @@ def test_labels_that_do_not_fit_say_what_to_do() -> None:
         r"call initialize_model_parallel\(\) before it, or pass one label for each rank$"
     )
     with pytest.raises(GroupsError, match=text):
-        labels_of("megatron", range(8), ["pp 0", *[""] * 7][:7])
+        labels_of("megatron", range(8), ["pp 0", *[""] * 7])
     with pytest.raises(GroupsError, match=r"but rank 4 had no"):
-        labels_of("megatron", [3, 4], ["pp 0"])
+        labels_of("megatron", [3, 4], ["pp 0", ""])
 
 
 def test_a_label_is_short_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,10 +95,9 @@ TOO_FEW_RUNS = [
 
 
 @pytest.mark.slow
-def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
-    two, three, flat, whole, of_its_ranks, of_a_group, part, unnamed = printed(
-        start(spawn, tmp_path, "meshes.py", 4)
-    )[0]
+def test_meshes_and_stages_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
+    (told,) = printed(start(spawn, tmp_path, "groups.py", 4))[0]
+    two, three, flat, whole, of_its_ranks, of_a_group, part, unnamed, *megatron = told
     assert two == whole == [[[0], [0], [1], [1]], COMPARED_WITH_NO_OTHER]
     assert three == [[[0, 0], [0, 1], [0, 0], [0, 1]], COMPARED_WITH_NO_OTHER]
     assert flat == [[[]] * 4, TOO_FEW_RUNS]
@@ -120,13 +111,11 @@ def test_meshes_of_real_ranks(spawn: Spawner, tmp_path: Path) -> None:
         "Detector.initialize: the dimensions of the DeviceMesh in groups have no names: pass mesh_dim_names to "
         "init_device_mesh, or pass one label for each rank"
     )
-
-
-@pytest.mark.slow
-def test_stages_of_megatron(spawn: Spawner, tmp_path: Path) -> None:
     if importlib.util.find_spec("megatron") is None:
-        pytest.skip("megatron-core is not installed: pip install --no-deps megatron-core")
-    ((before, refused, after, found),) = printed(start(spawn, tmp_path, "megatron_stages.py", 4))[0]
+        pytest.skip(
+            "the meshes are right; megatron-core is not installed: pip install --no-deps megatron-core"
+        )
+    ((before, refused, after, found),) = megatron
     assert before is None and after == "pp 0, ep 0"
     assert refused[0] == [""] * 4
     assert refused[1][0].startswith("groups='megatron', but ranks 0, 1, 2, 3 had no Megatron parallel state")
@@ -150,11 +139,10 @@ def partition(codes: np.ndarray) -> list[list[int]]:  # type: ignore[type-arg]
     return [members.tolist() for members in members_of(codes)]
 
 
-@pytest.mark.parametrize("missing", [0.001, 0.01, 0.03])
-def test_keys_missing_by_chance_change_no_group(missing: float) -> None:
+def test_keys_missing_by_chance_change_no_group() -> None:
     present = stages(512, 4, common=480, own=20)
     rng = np.random.default_rng(3)
-    present &= rng.random(present.shape) >= missing
+    present &= rng.random(present.shape) >= 0.03
     assert partition(from_presence(present, 3)) == [list(range(n, n + 128)) for n in range(0, 512, 128)]
 
 
@@ -184,11 +172,6 @@ def test_groups_are_kept_when_keys_come_and_go() -> None:
     assert found.update(changed(window, medians=medians, keys=renamed)).tolist() == split.tolist()
 
 
-def test_labels_must_fit_the_ranks() -> None:
-    with pytest.raises(ValueError, match=r"^straggler groups: 7 labels for 8 ranks; give one for each rank$"):
-        Judge(groups=[0] * 7).add(Job(8).window())
-
-
 def test_a_new_key_and_a_gap_in_one_window_split_nobody_off() -> None:
     found, job = FoundGroups(3), Job(16, kernels=40)
     window = job.window()
@@ -203,15 +186,9 @@ def test_a_new_key_and_a_gap_in_one_window_split_nobody_off() -> None:
 # -- the level of a GPU, with values
 
 
-NOTHING = slice(0, 0)
-
-
-def reference(window: Window) -> Reference:
-    return reference_of(window, np.arange(window.ranks), slice(0, 40), NOTHING, 3, 3)
-
-
-def levels(window: Window, min_keys: int = 3) -> np.ndarray:  # type: ignore[type-arg]
-    return gpu_levels(window, np.arange(window.ranks), slice(0, 40), reference(window), min_keys, 3)
+def levels(window: Window) -> np.ndarray:  # type: ignore[type-arg]
+    reference = reference_of(window, np.arange(window.ranks), slice(0, 40), slice(0, 0), 3, 3)
+    return gpu_levels(window, np.arange(window.ranks), slice(0, 40), reference, 3, 3)
 
 
 def test_no_kernel_decides_alone() -> None:
@@ -241,16 +218,6 @@ def test_missing_kernels_count_for_nothing() -> None:
     assert np.exp(found[[4, 5]]) == pytest.approx(1, abs=0.02)
 
 
-def test_a_rank_with_too_little_in_common_has_no_level() -> None:
-    window = Job(16, kernels=40).window()
-    medians = window.medians.copy()
-    medians[0], medians[1, 2:40] = np.nan, np.nan
-    found = levels(changed(window, medians=medians))
-    assert np.isnan(found[:2]).all()
-    assert np.isfinite(found[2:]).all()
-    assert np.isnan(levels(window, min_keys=41)).all()
-
-
 # -- each rank against its own past, with levels given directly
 
 
@@ -277,29 +244,6 @@ def restored(*levels: float) -> Baseline:
     return baseline
 
 
-def test_warm_up_is_not_learned() -> None:
-    baseline = Baseline(warmup_windows=2)
-    assert np.isnan(feed(baseline, 5.0, 5.0)).all()
-    assert np.isnan(feed(baseline, 1.0, 1.0, 1.0)).all()  # learning
-    assert baseline.levels["gpu"].tolist() == [1.0] * RANKS
-
-
-def test_one_rank_that_becomes_slow_is_slow_against_its_own_past() -> None:
-    baseline = Baseline()
-    feed(baseline, 9.0, 1.0, 1.0, 1.0)
-    excess = feed(baseline, 1.0, rank=2, by=math.log(1.3))
-    assert excess[2] == pytest.approx(math.log(1.3))
-    assert excess[[0, 1, 3, 4, 5]] == pytest.approx(0)
-
-
-def test_a_change_of_all_ranks_together_is_nobodys() -> None:
-    baseline = Baseline()
-    feed(baseline, 9.0, 1.0, 1.0, 1.0)
-    assert feed(baseline, 2.0) == pytest.approx(0)
-    assert feed(baseline, 2.0, rank=1, by=0.2)[1] == pytest.approx(0.2)
-    assert feed(baseline, 0.5) == pytest.approx(0, abs=0.01)
-
-
 def test_a_slow_rank_is_not_got_used_to() -> None:
     baseline = Baseline()
     feed(baseline, 9.0, 1.0, 1.0, 1.0)
@@ -312,15 +256,6 @@ def test_what_is_unknown_now_and_then_is_learned_from_the_rest() -> None:
         baseline.update({"gpu": np.full(RANKS, value)}, ALL, NODES)
     assert feed(baseline, 1.2, rank=3, by=0.1)[3] == pytest.approx(0.1)
     assert np.isnan(feed(baseline, math.nan)).all()
-
-
-def test_it_survives_a_save_and_a_restore() -> None:
-    before = Baseline()
-    feed(before, 9.0, 1.0, 1.0, 1.0)
-    after = Baseline()
-    after.restore(NODES, before.levels)
-    assert np.isnan(feed(after, 9.0)).all()  # a restarted job warms up again
-    assert feed(after, 1.0, rank=4, by=0.25)[4] == pytest.approx(0.25)
 
 
 def test_a_rank_on_another_node_starts_anew() -> None:

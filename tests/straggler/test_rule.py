@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.straggler import Thresholds, find_stragglers
 from holdfast.straggler.rule import Findings
-from holdfast.straggler.thresholds import student_quantile
+from holdfast.straggler.window import student_quantile
 
 Slow = dict[int, float]
 
@@ -174,7 +174,7 @@ def test_neither_unit_nor_order_matter(
     ("ranks", "noise"), [(3, 0.1), (4, 0.2), (8, 0.1), (64, 0.01), (64, 0.2), (512, 0.1)]
 )
 def test_healthy_jobs_name_nobody(ranks: int, noise: float) -> None:
-    for seed in range(10):
+    for seed in range(1 if ranks > 100 else 5):
         table = times(ranks, noise=noise, windows=20, seed=seed)
         for last in range(3, 21):
             assert named(find_stragglers(table[max(0, last - 9) : last], nodes=nodes(ranks))) == (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .rule import Findings as Findings
     from .rule import find_stragglers as find_stragglers
     from .scores import Statistic as Statistic
-    from .thresholds import Thresholds as Thresholds
+    from .settings import Thresholds as Thresholds
     from .wrapping import CallableId as CallableId
 
 _HOME = {
@@ -28,7 +28,7 @@ _HOME = {
     "Report": "report",
     "Statistic": "scores",
     "StragglerId": "report",
-    "Thresholds": "thresholds",
+    "Thresholds": "settings",
     "Verdict": "report",
     "find_stragglers": "rule",
 }

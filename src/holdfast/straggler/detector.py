@@ -21,14 +21,13 @@ from .kernels.choose import choose
 from .report import Report
 from .sections import SectionContext
 from .session import Session
-from .settings import Settings, checked_thresholds
+from .settings import Settings, Thresholds, checked_thresholds
 from .wrapping import CallableId
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
     from .labels import Groups
-    from .thresholds import Thresholds
 
 
 class Detector:

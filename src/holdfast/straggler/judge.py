@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .baseline import LEARNING_WINDOWS, Baseline
-from .groups import Codes, FoundGroups, from_labels, members_of
+from .groups import LEARNING_WINDOWS, Baseline, Codes, FoundGroups, from_labels, members_of
 from .report import GPU, HOST, LATE, SECTION, Verdict, longer, ranks_text, seconds
 from .rule import (
     LONGEST,
@@ -36,7 +35,7 @@ from .rule import (
     find_stragglers,
     noise_of,
 )
-from .thresholds import Thresholds
+from .settings import Thresholds
 from .window import (
     COLLECTIVE,
     KERNEL,
@@ -115,7 +114,7 @@ class Judge:
         self._findings: tuple[Findings | None, Findings | None] = (None, None)
 
     def add(self, window: Window) -> Judgement:
-        """Take one window. ValueError if the given groups are not one label for each rank."""
+        """Take one window."""
         codes = self._groups(window)
         groups = members_of(codes)
         measured = measure(window, groups, self.thresholds)
@@ -147,10 +146,6 @@ class Judge:
 
     def _groups(self, window: Window) -> Codes:
         if self._given is not None:
-            if len(self._given) != window.ranks:
-                raise ValueError(
-                    f"straggler groups: {len(self._given)} labels for {window.ranks} ranks; give one for each rank"
-                )
             return self._given
         codes = self._found.update(window)
         if self._codes is not None and not np.array_equal(codes, self._codes):

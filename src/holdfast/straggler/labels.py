@@ -47,23 +47,6 @@ def different_work(dimension: str) -> bool:
     return any(_EXPERT.fullmatch(word) for word in words)
 
 
-def coordinates(ranks: Any, names: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """For each rank of a mesh its coordinates in the dimensions of different work.
-
-    Args:
-        ranks: nested lists of ranks, as deep as there are names.
-        names: one for each dimension, outermost first.
-    """
-    kept = [number for number, name in enumerate(names) if different_work(name)]
-    found: dict[int, tuple[int, ...]] = {}
-    rows: list[tuple[tuple[int, ...], Any]] = [((), ranks)]
-    for _ in names:
-        rows = [((*place, index), one) for place, inner in rows for index, one in enumerate(inner)]
-    for place, rank in rows:
-        found[int(rank)] = tuple(place[number] for number in kept)
-    return found
-
-
 def checked(groups: object, process_group: Any = None) -> Given | None:
     """Groups as later calls take them.
 
@@ -109,14 +92,14 @@ def own_label(groups: Given | None) -> str | None:
 
 
 def labels_of(
-    groups: Given | None, ranks: Sequence[int], told: Sequence[str | None] = ()
+    groups: Given | None, ranks: Sequence[int], told: Sequence[str] = ()
 ) -> Sequence[Hashable] | None:
     """The label of each rank; None if the groups are to be found.
 
     Args:
         groups: what `checked` gave.
         ranks: the global ranks that are compared, in order.
-        told: what `own_label` gave on each of them.
+        told: what `own_label` gave on each of them, empty for None.
 
     Raises:
         GroupsError: some rank has no label, or the function raised.
@@ -135,13 +118,19 @@ def labels_of(
 
 
 def _of_mesh(mesh: Any, process_group: Any) -> dict[int, tuple[int, ...]]:
+    """For each rank of a mesh its coordinates in the dimensions of different work."""
     names = mesh.mesh_dim_names
     if not names:
         raise GroupsError(
             "Detector.initialize: the dimensions of the DeviceMesh in groups have no names: pass mesh_dim_names to "
             "init_device_mesh, or pass one label for each rank"
         )
-    found = coordinates(mesh.mesh.tolist(), names)
+    kept = [number for number, name in enumerate(names) if different_work(name)]
+    places = itertools.product(*map(range, mesh.mesh.shape))
+    found: dict[int, tuple[int, ...]] = {
+        rank: tuple(place[number] for number in kept)
+        for place, rank in zip(places, mesh.mesh.flatten().tolist(), strict=True)
+    }
     dist: Any = sys.modules["torch.distributed"]
     compared = (
         range(dist.get_world_size()) if process_group is None else dist.get_process_group_ranks(process_group)
@@ -160,15 +149,14 @@ def _parallel_state() -> Any:
     return sys.modules.get("megatron.core.parallel_state")
 
 
-def _all_told(ranks: Sequence[int], told: Sequence[str | None]) -> list[Hashable]:
-    labels = list(itertools.islice(itertools.chain(told, itertools.repeat(None)), len(ranks)))
-    missing = [rank for rank, label in zip(ranks, labels, strict=True) if not label]
+def _all_told(ranks: Sequence[int], told: Sequence[str]) -> Sequence[str]:
+    missing = [rank for rank, label in zip(ranks, told, strict=True) if not label]
     if missing:
         raise GroupsError(
             f"groups='megatron', but {_named(missing)} had no Megatron parallel state at the first report: call "
             "initialize_model_parallel() before it, or pass one label for each rank"
         )
-    return list(labels)
+    return told
 
 
 def _named(ranks: Sequence[int]) -> str:

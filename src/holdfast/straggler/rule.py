@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .groups import from_labels
-from .thresholds import Thresholds, student_quantile
-from .window import MAD_TO_SIGMA, quantile
+from .settings import Thresholds
+from .window import MAD_TO_SIGMA, quantile, student_quantile
 
 Array = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]

@@ -17,7 +17,7 @@ from holdfast.prefixed_log import Once
 from .exchange import is_collective
 from .gpu_facts import FIELDS, told, typical
 from .labels import GroupsError, labels_of
-from .thresholds import Thresholds
+from .settings import Thresholds
 
 if TYPE_CHECKING:
     from .exchange import Gathered
@@ -55,7 +55,7 @@ class Verdicts:
         self,
         groups: Given | None,
         thresholds: Thresholds | None,
-        state: Callable[[int], StateFile | None] = lambda rank: None,
+        state: Callable[[int], StateFile | None],
     ) -> None:
         """`state` gives the file where the rank that judges keeps what it knows."""
         self._state = state
@@ -73,8 +73,8 @@ class Verdicts:
         nodes: Mapping[int, str],
         references: References,
         gathered: Gathered,
-        losses: Sequence[str] = (),
-        labels: Sequence[str] = (),
+        losses: Sequence[str],
+        labels: Sequence[str],
     ) -> Judged:
         """The verdicts after one more report. `nodes` has the ranks in the order of the rows, and `losses` the causes
         in that of each row's last numbers. `labels`: what work each rank said that it does (see `labels.own_label`)."""
