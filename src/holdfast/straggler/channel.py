@@ -171,9 +171,9 @@ class OwnGroup(GroupChannel):
     Does not cover: several collectives at once.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float = TIMEOUT) -> None:
-        """Made by all ranks of the group at the same point; the first collective connects them. `timeout` in seconds: a
-        collective raises RuntimeError if not all ranks came."""
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        """Made by all ranks of the group at the same point; the first collective connects them. A collective raises
+        RuntimeError if not all ranks came within `TIMEOUT`."""
         import torch.distributed as dist
         from torch.distributed.distributed_c10d import _get_default_store
 
@@ -186,7 +186,7 @@ class OwnGroup(GroupChannel):
         # be more sockets than a process may have.
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
-        options._timeout = timedelta(seconds=timeout)
+        options._timeout = timedelta(seconds=TIMEOUT)
         options._devices = [gloo.create_default_device(lazy_init=True)]
         self._gloo: Any = gloo(store, self.rank, self.size, options)
         self._given_up = threading.Event()

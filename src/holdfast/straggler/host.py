@@ -59,7 +59,7 @@ class HostLosses:
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
         self._task = f"{proc}/self/task/{threading.get_native_id()}"
-        self._tick = _tick()
+        self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
         self._counts_disk = _read(f"{proc}/sys/kernel/task_delayacct").strip() == "1"
         paths = cpu_stat_paths(_read(f"{proc}/self/cgroup"), str(cgroups))
         limited = [path for path in paths if not math.isnan(throttled_seconds(_read(path)))]
@@ -122,13 +122,6 @@ def lost(before: Reading, now: Reading) -> dict[str, float]:
 def _grown(before: float, now: float) -> float:
     """What was counted meanwhile; nothing where a counter went back, as in a container that moved."""
     return 0.0 if now < before else now - before
-
-
-def _tick() -> float:
-    try:
-        return 1.0 / os.sysconf("SC_CLK_TCK")
-    except (ValueError, OSError, ZeroDivisionError):
-        return 0.01
 
 
 def _read(path: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import statistics
 from collections import deque
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from .report import Report
 from .scores import Own, References, Scoring, scored_share
 from .sections import KERNELS, Sections
 from .settings import compare
-from .state_file import ReportLog, StateFile, in_run_dir
+from .state_file import ReportLog, StateFile
 from .verdicts import NOT_GATHERED, Verdicts
 from .wrapping import Wrapped
 
@@ -356,7 +357,9 @@ class Session:
         """Where the rank that judges keeps what it knows for the next start. Nothing is opened before."""
         if self._state is None:
             run_dir = self.settings.run_dir
-            path = self.settings.state_file or (run_dir and in_run_dir(run_dir, rank))
+            path = self.settings.state_file
+            if path is None and run_dir is not None:
+                path = os.path.join(run_dir, f"straggler-state.rank-{rank}.npz")
             self._state = StateFile(path) if path else None
         return self._state
 

@@ -165,11 +165,6 @@ def as_bytes(levels: Mapping[str, Array], nodes: Sequence[str]) -> bytes:
     return content.getvalue()
 
 
-def in_run_dir(run_dir: str, rank: int) -> str:
-    """Where the state is kept unless another place is named: in the job's run directory, for the rank that judges."""
-    return os.path.join(run_dir, f"straggler-state.rank-{rank}.npz")
-
-
 def fitting(found: Mapping[str, Any], nodes: Sequence[str]) -> tuple[list[str], dict[str, Array]]:
     """What a file says; ValueError, with the reason in one clause, if it is none for these ranks."""
     then = found["nodes"].tolist()
