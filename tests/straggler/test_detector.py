@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.straggler import CallableId, Detector, Report, Statistic
-from holdfast.straggler.kernels.source import Capture
-from holdfast.straggler.scores import Summary, summarise
 from holdfast.straggler.sections import KEPT, MOST_SECTIONS, Sections
-from holdfast.straggler.session import Session
-from holdfast.straggler.settings import Settings
-from tests.straggler.doubles import Told
 
 NOT_INITIALIZED: list[Callable[[], object]] = [
     lambda: Detector.detection_section("a"),
@@ -163,19 +158,6 @@ def test_reports_by_interval(interval: float) -> None:
     assert made == [False] * 16 + [True] * 4
 
 
-def test_the_scores_of_kernels() -> None:
-    windows: list[dict[str, Summary]] = [{"gemm": summarise([10.0])}, {"gemm": summarise([20.0])}]
-    session = Session(Settings(node_name="here"), Told(*windows))
-    first, second = session.report(), session.report()
-    assert first is not None and second is not None
-    assert (first.gpu_individual_perf_scores, second.gpu_individual_perf_scores) == ({0: 1.0}, {0: 0.5})
-    assert second.gpu_relative_perf_scores == {0: 1.0}
-    assert second.local_kernel_summaries["gemm"][Statistic.MED] == 20.0
-    assert second.kernel_source == "told"
-    found = second.identify_stragglers()
-    assert {one.rank for one in found["straggler_gpus_individual"]} == {0}
-
-
 # -- sections in the hot path: what is measured, what is skipped, what is bounded
 
 
@@ -265,15 +247,6 @@ def test_too_many_names_are_told_once(sections: Sections, caplog: pytest.LogCapt
         "section 'step_1000' is not measured, nor any further one: there are 1000 already. "
         "A section's name should not contain a step or a batch number"
     ]
-
-
-def test_a_raising_body_stops_the_capture() -> None:
-    source = Told()
-    sections = Sections(1, Capture(source))
-    for _ in range(2):
-        with pytest.raises(KeyError), sections.enter("a", True):
-            raise KeyError("x")
-    assert source.calls == ["start a", "stop"] * 2
 
 
 def line() -> int:

@@ -168,10 +168,6 @@ READ = {
 
 CALLS = {
     "nvmlDeviceGetClockInfo": ["sm_clock"],
-    "nvmlDeviceGetMaxClockInfo": ["max_sm_clock"],
-    "nvmlDeviceGetTemperature": ["temperature"],
-    "nvmlDeviceGetPowerUsage": ["power"],
-    "nvmlDeviceGetEnforcedPowerLimit": ["power_limit"],
     "nvmlDeviceGetTotalEccErrors": ["corrected_ecc", "uncorrected_ecc"],
     "nvmlDeviceGetRemappedRows": ["remapped_rows", "remapping"],
 }

@@ -168,8 +168,10 @@ assert one.take().records == 1 and mapped() == {{os.environ["FAKE_CUPTI"]}}, map
     run(code, major=major, **environment)
 
 
-@pytest.mark.parametrize("where", ["wheel", "cuda_home", "extras", "loader"])
-@pytest.mark.parametrize("major", [12, 13])
+@pytest.mark.parametrize(
+    ("where", "major"),
+    [("wheel", 12), *((where, 13) for where in ("wheel", "cuda_home", "extras", "loader"))],
+)
 def test_where_it_is_found(run: Run, fakes: Path, tmp_path: Path, where: str, major: int) -> None:
     wheel = {12: "site/nvidia/cuda_cupti/lib", 13: "site/nvidia/cu13/lib"}[major]
     folder = {"wheel": wheel, "cuda_home": "lib64", "extras": "extras/CUPTI/lib64", "loader": "ld"}[where]
