@@ -110,8 +110,15 @@ def one_report(**arguments: Any) -> Report:
     return report
 
 
-def test_the_report_of_one_rank() -> None:
-    report = one_report()
+def test_the_report_of_one_rank(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "holdfast.straggler"):
+        report = one_report()
+        for _ in range(2):
+            Detector.generate_report()
+    assert caplog.messages == [
+        "straggler reports have no verdicts: the only rank is compared with no other: there must be 3 ranks that do "
+        "the same work. Scores are not affected"
+    ]
     assert report.section_relative_perf_scores == {"data_loading": {0: 1.0}, "fwd": {0: 1.0}}
     assert report.section_individual_perf_scores == {"data_loading": {0: 1.0}, "fwd": {0: 1.0}}
     assert math.isnan(report.gpu_relative_perf_scores[0]) and math.isnan(report.gpu_individual_perf_scores[0])

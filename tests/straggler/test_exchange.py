@@ -222,7 +222,7 @@ def test_what_travels() -> None:
         {0: 0.5, 1: math.pi},
     ]  # exactly
     kinds = [("bwd", "section"), ("fwd", "section"), ("1", "collective"), ("2", "kernel"), ("3", "kernel")]
-    window = of_rows(b"".join(rows), 16, kinds, ["here"] * 2, ["steal"])
+    window = of_rows(b"".join(rows), 16, kinds, ["here"] * 2, ["steal"], 0)
     assert window.medians[1] == pytest.approx([math.nan, 0.002, 70e-6, 50e-6, math.nan], nan_ok=True)
     assert window.totals[0] == pytest.approx([0, 0.030, 70e-6, 50e-6, 0])
     assert window.counts[0].tolist() == [0, 10, 1, 1, 0]

@@ -94,13 +94,9 @@ def test_only_what_is_remarkable_is_told(
 
 
 def test_nothing_known_is_nothing_told() -> None:
-    assert told(None, facts()) == ""
     assert told(UNKNOWN, UNKNOWN) == ""
     assert told(UNKNOWN, facts()) == ""
     assert told(facts(), UNKNOWN) == ""
-    assert told(facts()) == ""
-    with pytest.raises(ValueError):
-        told((1.0, 2.0), facts())
 
 
 def test_what_is_typical() -> None:

@@ -193,7 +193,7 @@ def test_a_threads_name_may_contain_anything() -> None:
 def test_texts_that_are_something_else_say_nothing(text: str) -> None:
     found = (*run_time(text), *cpu_time(text), throttled_seconds(text), disk_ticks(text))
     assert all(map(math.isnan, found))
-    assert cpu_stat_paths(text) == ()
+    assert cpu_stat_paths(text, "/x") == ()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_cpu_times_of_an_old_kernel_or_a_sandbox_say_nothing(text: str) -> None:
 
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
-    run_time(text), cpu_time(text), throttled_seconds(text), disk_ticks(text), cpu_stat_paths(text)
+    run_time(text), cpu_time(text), throttled_seconds(text), disk_ticks(text), cpu_stat_paths(text, "/x")
 
 
 def test_groups_of_both_versions_are_read() -> None:

@@ -62,7 +62,7 @@ def test_the_program_of_the_page(spawn: Spawner, tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path) -> None:
     healthy, *slowed = run_all(spawn, tmp_path, ["healthy", *EXPECTED], seed=1)
-    assert len(healthy.reports) == 7 and not healthy.blamed_others, healthy.told()
+    assert len(healthy.reports) == 9 and not healthy.blamed_others, healthy.told()
     for job in slowed:
         assert job.found and not job.blamed_others, job.told()
         if job.kind == "gc":
@@ -74,6 +74,16 @@ def test_the_rank_and_the_reason_are_named(spawn: Spawner, tmp_path: Path) -> No
 
 def fails(*_: object, **__: object) -> NoReturn:
     raise LookupError("on purpose")
+
+
+FAILING: dict[str, tuple[int, list[str] | None]] = {
+    "take": (2, ["0", "1", "2"]),
+    "kernels": (2, []),
+    "scores": (2, ["2"]),
+    "verdicts": (0, None),
+    "keep": (0, []),  # a report that could not be kept is a report
+}
+"""The rank on which a part fails in the second report, and the ranks without a score in it."""
 
 
 def test_ranks_need_no_others_and_a_failure_is_logged_once(spawn: Spawner, tmp_path: Path) -> None:
@@ -94,14 +104,13 @@ def test_ranks_need_no_others_and_a_failure_is_logged_once(spawn: Spawner, tmp_p
     assert [one["groups"] for one in seen] == [
         [refused, rank, {"step": {f"{rank}": 1.0}}, {f"{rank}": f"node-{rank}"}] for rank in range(3)
     ]
-    failed = {part: [report for report, _ in seen[0][part]] for part in FAILING}
     for part, (on_rank, unknown) in FAILING.items():
         assert [total for rank in seen for _, total in rank[part]] == [3.0] * 9, part
         assert [[report for report, _ in rank[part]] for rank in seen[1:]] == [[None] * 3] * 2, part
         lines = logged(part)
         assert [len(of) for of in lines] == [int(rank == on_rank) for rank in range(3)], (part, lines)
         assert "LookupError: on purpose" in lines[on_rank][0]
-        first, second, third = failed[part]
+        first, second, third = (report for report, _ in seen[0][part])
         assert None not in (*first["step"].values(), *third["step"].values()), part
         if unknown is not None:  # else there is no report
             assert [rank for rank, score in second["step"].items() if score is None] == unknown, part
@@ -119,16 +128,6 @@ def test_ranks_need_no_others_and_a_failure_is_logged_once(spawn: Spawner, tmp_p
         (line,) = logged("killed")[rank]
         assert line.startswith("straggler reports have ended: ")
     assert "killed" not in seen[2]
-
-
-FAILING: dict[str, tuple[int, list[str] | None]] = {
-    "take": (2, ["0", "1", "2"]),
-    "kernels": (2, []),
-    "scores": (2, ["2"]),
-    "verdicts": (0, None),
-    "keep": (0, []),  # a report that could not be kept is a report
-}
-"""The rank on which a part fails in the second report, and the ranks without a score in it."""
 
 
 class Broken:

@@ -42,7 +42,7 @@ class GivenUp(Exception):
     """The wait was ended by `give_up`."""
 
 
-def find(group: dist.ProcessGroup | None, collective: bool, own: bool = False) -> Channel:
+def find(group: dist.ProcessGroup | None, collective: bool, own: bool) -> Channel:
     """The channel over this group, or the default one; without torch.distributed that of a rank alone, about which a
     warning is due if there are others and reports are `collective`. Loads no torch that is not loaded.
 

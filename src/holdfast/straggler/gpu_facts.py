@@ -85,12 +85,10 @@ def typical(rows: Sequence[Facts]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def told(values: Facts | None, median_of_others: Facts | None = None) -> str:
+def told(values: Facts, median_of_others: Facts) -> str:
     """One clause on what is remarkable of a GPU; empty if nothing is. `median_of_others` is `typical` of those that it
-    is compared with. ValueError if either is not `len(FIELDS)` numbers."""
-    if values is None:
-        return ""
-    own, others = _named(values), _named(UNKNOWN if median_of_others is None else median_of_others)
+    is compared with."""
+    own, others = _named(values), _named(median_of_others)
     clock, reasons = _clock(own, others), _reasons(own, others)
     rest = [*_heat(own, others), *_power(own, others, bool(clock or reasons)), *_memory(own, others)]
     if clock:

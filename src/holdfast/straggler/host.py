@@ -204,7 +204,7 @@ def disk_ticks(stat: str) -> float:
     return _numbers(fields[_DISK_TICKS - _AFTER_NAME : _DISK_TICKS - _AFTER_NAME + 1], 1)[0]
 
 
-def cpu_stat_paths(cgroup: str, root: str = "/sys/fs/cgroup") -> tuple[str, ...]:
+def cpu_stat_paths(cgroup: str, root: str) -> tuple[str, ...]:
     """Where cpu.stat may be of the groups in /proc/self/cgroup and of those above them, the innermost first.
 
     A container often sees its own group as the root, under the path that it has outside.

@@ -72,7 +72,7 @@ def of_rows(
     columns: Sequence[tuple[str, str]],
     nodes: Sequence[str],
     losses: Sequence[str],
-    after: int = 0,
+    after: int,
 ) -> Window:
     """The window in what all ranks sent, without copying it: of each rank `skipped` bytes, then 32-bit floats: the
     medians, totals and counts of all columns (name and kind), the losses, the seconds elapsed, and `after` others.

@@ -302,6 +302,7 @@ def test_without_a_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: there is no core to build")
 def test_with_a_compiler(tmp_path: Path) -> None:
     built, told = wheel(tmp_path)
