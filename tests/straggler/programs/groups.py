@@ -22,7 +22,7 @@ dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=4
 
 
 def two_reports() -> tuple[list[str], list[str]] | None:
-    """The labels that rank 0 was told, and why the second report has no verdicts."""
+    """The labels of the ranks on rank 0, and why the second report has no verdicts."""
     with Detector.detection_section("step"):
         pass
     reports = [Detector.generate_report() for _ in range(2)]
