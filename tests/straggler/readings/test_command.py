@@ -44,10 +44,13 @@ Command = Callable[..., Ended]
 
 
 @pytest.fixture
-def stragglers(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`holdfast stragglers` in this process."""
+def stragglers(spawn: Spawner, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`holdfast stragglers` in this process, but for pictures: matplotlib keeps its fonts open."""
 
     def run(*arguments: str | Path, **env: str) -> Ended:
+        if "--plot" in arguments:
+            process = spawn([*CLI, *arguments], env=env)
+            return Ended(process.wait(), process.out(), process.err())
         for name, value in env.items():
             monkeypatch.setenv(name, value)
         try:
