@@ -25,7 +25,7 @@ _HOME = {
     "FaultToleranceSectionsCallback": "callbacks",
     "HoldfastCallback": "callbacks",
     "PreemptionCallback": "callbacks",
-    "SimulatedFaultParams": "..testing.simulated",
+    "SimulatedFaultParams": "..testing.fault",
     "StragglerDetectionCallback": "callbacks",
 }
 
