@@ -271,7 +271,7 @@ def test_the_side_group_is_closed_though_the_request_fails(
 ARMED = """
 import sys, threading
 from holdfast.testing.injector import simulate
-from holdfast.testing.simulated import SimulatedFaultParams
+from holdfast.testing.fault import SimulatedFaultParams
 sys.stdin.close()
 if sys.argv[2] == "closed":
     sys.stdout.close()
