@@ -88,12 +88,12 @@ PROGRAM = Path(__file__).parent / "programs" / "restoring.py"
 def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, tmp_path: Path) -> None:
     """A cold start has fitted into the limit, and a rank that restores needs `BYTES` more."""
     run, iteration = tmp_path / "run", tmp_path / "iteration"
-    launcher = [*LAUNCHER, "--nproc-per-node=1", "--max-restarts=9", f"--ft-run-dir={run}"]
+    launcher = [*LAUNCHER, "--nproc-per-node=2", "--max-restarts=9", f"--ft-run-dir={run}"]
     launcher += [f"--ft-checkpoint-iteration-file={iteration}", str(PROGRAM), str(tmp_path)]
     inside = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *launcher]
     # Cold: a warm start's zygote shares the modules' memory, and is what the kernel kills first.
     job = spawn(inside, env={"OMP_NUM_THREADS": "1", "PET_FT_WARM_START": "off"})
-    file = tmp_path / "pid-0"  # written anew in each step
+    file = tmp_path / "pid-1"  # written anew in each step
     pid = job.wait_for(lambda: iteration.exists() and file.exists() and file.read_text(), 120)
     limit = (
         anonymous(group) + BYTES * 3 // 4
@@ -218,41 +218,44 @@ def trained(folder: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
-def test_each_sample_is_trained_once_an_epoch(framework: str, spawn: Spawner, tmp_path: Path) -> None:
-    """Two ranks are preempted in mid-epoch; one rank is killed when the checkpoint of the epoch's last step is saved
-    and the next epoch has no step; two ranks train to the end."""
-    job = start(spawn, framework, tmp_path, 2, SLOW_FROM="6")
+def test_each_sample_is_trained_once_an_epoch(
+    framework: str, before: int, after: int, spawn: Spawner, tmp_path: Path
+) -> None:
+    job = start(spawn, framework, tmp_path, before, SLOW_FROM="6")
     job.wait_for(lambda: any(step == 5 for step, _ in trained(tmp_path)))
     assert job.stop(signal.SIGTERM) == 0, job.output()
     last = max(step for step, _ in trained(tmp_path))
     assert 5 <= last < STEPS - 1, "it was stopped in mid-epoch"
-    resumes_between_two_epochs(spawn, framework, tmp_path, 1, "epoch", 2)
+    again = start(spawn, framework, tmp_path, after)
+    assert again.wait(120) == 0, again.output()
+    assert f"ends after step {EPOCHS * STEPS}" in again.out()
+    assert_each_sample_once_an_epoch(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.variant
 @pytest.mark.parametrize(
-    ("framework", "saved"), [("lightning", "validation"), ("lightning", "step"), ("transformers", "step")]
+    ("framework", "saved", "after"),
+    [
+        ("lightning", "epoch", 2),
+        ("transformers", "epoch", 2),
+        pytest.param("lightning", "validation", 1, marks=pytest.mark.variant),
+        pytest.param("lightning", "step", 1, marks=pytest.mark.variant),
+        pytest.param("transformers", "step", 1, marks=pytest.mark.variant),
+    ],
 )
 def test_kill_between_two_epochs_skips_and_repeats_nothing(
-    framework: str, saved: str, spawn: Spawner, tmp_path: Path
+    framework: str, saved: str, after: int, spawn: Spawner, tmp_path: Path
 ) -> None:
-    """With checkpoints that are saved at other moments than the end of an epoch."""
-    resumes_between_two_epochs(spawn, framework, tmp_path, 2, saved, 1)
-
-
-def resumes_between_two_epochs(
-    spawn: Spawner, framework: str, folder: Path, before: int, saved: str, after: int
-) -> None:
-    """The first start ends between the two epochs, the second one trains the second epoch."""
-    job = start(spawn, framework, folder, before, SAVED=saved, KILL="1")
+    """Two ranks are killed when the checkpoint of an epoch's last step is saved and the next epoch has no step."""
+    job = start(spawn, framework, tmp_path, 2, SAVED=saved, KILL="1")
     assert job.wait(120) == 128 + signal.SIGKILL, job.output()
-    assert max(step for step, _ in trained(folder)) == STEPS - 1
-    again = start(spawn, framework, folder, after, SAVED=saved)
+    assert max(step for step, _ in trained(tmp_path)) == STEPS - 1
+    again = start(spawn, framework, tmp_path, after, SAVED=saved)
     assert again.wait(120) == 0, again.output()
     assert f"ends after step {EPOCHS * STEPS}" in again.out()
-    assert_each_sample_once_an_epoch(folder)
+    assert_each_sample_once_an_epoch(tmp_path)
 
 
 def assert_each_sample_once_an_epoch(folder: Path) -> None:

@@ -184,19 +184,16 @@ def test_a_link_is_replaced(tmp_path: Path, target: str) -> None:
     assert (tmp_path / "there.pt").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("new", ["file", "folder"])
-@pytest.mark.parametrize("old", ["nothing", "file", "folder", "link"])
-def test_what_is_complete_takes_the_place_of_what_was_there(tmp_path: Path, new: str, old: str) -> None:
-    final = tmp_path / "last.ckpt"
+@pytest.mark.parametrize("there", ["nothing", "folder", "file"])
+def test_a_folder_takes_the_place_of_a_damaged_one(tmp_path: Path, there: str) -> None:
+    final = tmp_path / "step-3.ckpt"
+    if there == "folder":
+        final.mkdir()
+        (final / "half").touch()
+    elif there == "file":
+        final.touch()
     unfinished = Path(aside(str(final)))
-    for path, kind, content in ((final, old, "old"), (unfinished, new, "new")):
-        if kind == "folder":
-            path.mkdir()
-            (path / content).touch()
-        elif kind == "file":
-            path.write_text(content)
-        elif kind == "link":
-            path.symlink_to("epoch=1.ckpt")
-    put_in_place(str(unfinished), str(final), replaces_folder=True)
-    assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"] and not final.is_symlink()
-    assert (final.read_text() if new == "file" else os.listdir(final)[0]) == "new"
+    unfinished.mkdir()
+    (unfinished / "all").touch()
+    put_in_place(str(unfinished), str(final))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3.ckpt"] and os.listdir(final) == ["all"]

@@ -1,4 +1,4 @@
-"""Trains weights of 384 MiB; a rank that restores them holds them twice for a moment.
+"""Two ranks train weights of 384 MiB; a rank that restores them holds them twice for a moment.
 
 restoring.py FOLDER
 """
