@@ -1,10 +1,12 @@
 """The straggler guide's examples as they stand there (document 5), and how their `...` is filled in.
 
 The Lightning examples are in tests/ptl_resiliency/documents.py. Where white space was lost in the source, it is put
-back.
+back. Here nothing of the imports is changed: the second name is what they import.
 """
 
 from __future__ import annotations
+
+from tests.ptl_resiliency import documents as lightning
 
 SECTIONS = """
 import nvidia_resiliency_ext.straggler as straggler
@@ -76,6 +78,9 @@ straggler.Detector.initialize(
 )
 """
 
+LIGHTNING = (lightning.WITH_RESUME, lightning.GUIDE_STRAGGLERS)
+"""All others that import the name."""
+
 
 def filled_in(snippet: str) -> str:
     """A guide's example as a program can run it; `work` is what a training does there."""
@@ -84,3 +89,10 @@ def filled_in(snippet: str) -> str:
         .replace("    ... #", "    work() #")
         .replace("    ...\n", "    work()\n")
     )
+
+
+def lightning_filled_in(snippet: str) -> str:
+    """What the documents leave open, as in tests/ptl_resiliency; the imports stay."""
+    for old, new in lightning.LEFT_OPEN.items():
+        snippet = snippet.replace(old, new)
+    return snippet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import signal
 import threading
 from pathlib import Path
@@ -87,7 +88,10 @@ def test_megatron_core_finds_out(spawn: Spawner, python: str, tmp_path: Path) ->
     assert run.wait() == 0, run.output()
 
 
-# -- the straggler guide's code blocks run, with their `...` filled in; Lightning's: tests/ptl_resiliency/test_jobs.py
+# -- every code block of the documents that imports `nvidia_resiliency_ext` runs, with its `...` filled in
+
+
+PROGRAM = Path(__file__).parent / "programs" / "lightning_documents.py"
 
 
 class DataLoaderClass:
@@ -138,6 +142,23 @@ def test_the_straggler_guide(monkeypatch: pytest.MonkeyPatch) -> None:
         assert straggler.Detector.generate_report() is not None
     finally:
         straggler.Detector.shutdown()
+
+
+@pytest.mark.slow
+def test_lightning(spawn: Spawner, python: str, tmp_path: Path) -> None:
+    launcher = [python, "-m", f"{NAME}.fault_tolerance.launcher", "--nproc-per-node=1"]
+    flag = tmp_path / "finished"
+    job = spawn(
+        [*launcher, str(PROGRAM), str(tmp_path)],
+        env={"FAULT_TOL_FINISHED_FLAG_FILE": str(flag), "OMP_NUM_THREADS": "1"},
+    )
+    assert job.wait(120) == 0, job.output()[-3000:]
+    ended = re.findall(r"ENDED\|(\d)\|(\d)\|\[(.*)\]", job.out())
+    assert ended == [
+        ("0", "3", "'holdfast.ptl_resiliency.callbacks.FaultToleranceCallback'"),
+        ("1", "3", "'holdfast.ptl_resiliency.callbacks.StragglerDetectionCallback'"),
+    ]
+    assert flag.exists()
 
 
 # -- the faults that Megatron-LM injects by name happen, after their delay, to the process that dispatched them

@@ -3,7 +3,7 @@
 The sources: (1) the overview of the NVIDIA Resiliency Extension with its Lightning callbacks, (2) its page on
 Lightning integration and auto-resume, (3) the resiliency features of NeMo 2.0, (5) the usage guide of straggler
 detection. Where white space was lost in a source, it is put back. `filled_in` changes only what the documents leave
-open, the import roots of NeMo, and the one argument that today's Lightning does not have.
+open, the import roots, and the one argument that today's Lightning does not have.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ trainer = pl.Trainer(
 """
 
 ROOTS = {
+    "from nvidia_resiliency_ext.ptl_resiliency import": "from holdfast.ptl_resiliency import",
     "from nemo import lightning as nl": "import lightning.pytorch as nl",
     "from nemo.collections import llm\n": "",
     "from nemo.collections.llm.recipes.callbacks import": "from holdfast.ptl_resiliency.recipes import",

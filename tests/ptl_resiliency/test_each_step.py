@@ -79,6 +79,26 @@ def test_a_batch_counts_once_however_often_the_optimizer_calls_the_step(
     assert reports == list(range(BATCHES)) and batches_of(page.words[P.POSITION]) == BATCHES
 
 
+def test_a_proposal_is_answered_after_the_batch_in_which_it_is_seen(
+    ranked: Board, page: PageFile, tmp_path: Path
+) -> None:
+    """The test plays the launcher: a place of that batch, committed at once."""
+    seen: list[int] = []
+
+    def on_step(trainer: Any, batch_idx: int) -> None:
+        seen.append(batches_of(page.words[P.POSITION]))
+        if batch_idx == 6:
+            page.words[P.PLACES + 1] = page.words[P.POSITION] + 1
+            page.words[P.NUMBER] = page.words[P.COMMITTED] = 1
+
+    job = trainer(tmp_path, *all_four(tmp_path), max_epochs=1, limit_val_batches=0)
+    with pytest.raises(SystemExit) as stopped:
+        job.fit(TinyModel(on_step))
+    assert stopped.value.code == 0 and len(seen) == 7
+    assert seen == list(range(len(seen)))
+    assert page.words[P.ANSWER] == P.answer_word(1, True) and job.global_step == len(seen)
+
+
 def test_a_subclass_with_a_hook_of_its_own_is_called_after_each_batch(
     ranked: Board, page: PageFile, tmp_path: Path
 ) -> None:
@@ -167,15 +187,15 @@ EVALUATING_JOB = Path(__file__).parent / "programs" / "evaluating_job.py"
 
 @pytest.mark.slow
 def test_a_hang_in_an_evaluation_by_itself_is_found(spawn: Spawner, tmp_path: Path) -> None:
-    launcher = ["-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=1", "--max-restarts=2"]
+    launcher = ["-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2", "--max-restarts=2"]
     limits = ["--ft-rank-heartbeat-timeout=8", "--ft-rank-section-timeouts=step:8"]
     env = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(tmp_path)}
     command = [*launcher, *limits, f"--ft-run-dir={tmp_path / 'run'}", str(EVALUATING_JOB), str(tmp_path)]
     job = spawn([sys.executable, *command], env=env)
     assert job.wait(150) == 0, job.output()[-3000:]
     said = job.output()
-    assert said.count("HANG: rank 0") == 2, said[-3000:]
-    assert all(f"has done its {what}" in said for what in ("validate", "test"))
+    assert said.count("HANG: rank 1") == 2, said[-3000:]
+    assert all(f"rank {rank} has done its {what}" in said for rank in (0, 1) for what in ("validate", "test"))
 
 
 @pytest.mark.parametrize("kind", [FaultToleranceCallback, FaultToleranceSectionsCallback])

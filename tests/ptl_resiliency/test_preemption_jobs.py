@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.nodes.conftest import Cluster
 from tests.processes import Spawned, Spawner
 
 PROGRAM = str(Path(__file__).with_name("programs") / "preempted_job.py")
@@ -120,21 +121,49 @@ def collectives(out: str) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_two_ranks_under_ft_launcher(spawn: Spawner, tmp_path: Path) -> None:
+    reference = Job(spawn, tmp_path / "reference", LAUNCHER, epochs=40)
+    undisturbed = reference.start()  # beside the first start of the other
     job = Job(spawn, tmp_path / "job", LAUNCHER, epochs=40)
-    job.preempted("validation at 6 batch 1", "--who=rank", "--step=0.02")
+    job.preempted("between 2", "--who=rank", "--step=0.02")
+    job.preempted(f"validation at {job.step // 3 * 3 + 6} batch 1", "--step=0.02")
     save = next(
         step for step in range(job.step + 2, job.step + 8) if step % 2 == 0 and step % 6
     )  # with workers
     out = job.preempted(f"save {save}", "--who=all", "--workers=2", "--step=0.02")
     assert collectives(out) == [("0", "1")] * 2
-    undisturbed = Job(spawn, tmp_path / "undisturbed", LAUNCHER)
-    out = job.completed(f"--moment=train {job.step + 2}", "--who=none", f"--again={undisturbed.folder}")
-    # Once in each of the two trainings.
-    assert out.count("the ranks train on until the launcher ends them") == 2
+    out = job.completed(f"--moment=train {job.step + 2}", "--who=none")
+    assert out.count("the ranks train on until the launcher ends them") == 1
+    assert undisturbed.wait(CEILING) == 0
     for rank in (0, 1):
-        assert job.trained(rank) == undisturbed.trained(rank)
+        assert job.trained(rank) == reference.trained(rank)
     assert job.lengths(0) == job.lengths(1) and sum(job.lengths(0)[:-1]) == job.step
-    assert torch.equal(job.weights(), undisturbed.weights())
+    assert torch.equal(job.weights(), reference.weights())
+
+
+@pytest.mark.slow
+def test_two_nodes_of_which_the_second_is_told(spawn: Spawner, tmp_path: Path) -> None:
+    cluster = Cluster(spawn, tmp_path)
+    job = Job(spawn, tmp_path / "job", [], epochs=200)
+    options = job.program("--moment=train 4", "--step=0.01")  # the last rank gives it, to its own launcher
+    nodes = [
+        cluster.command(name, *_of_two_nodes(cluster.port, node), *options, env=PATHS)
+        for node, name in enumerate("ab")
+    ]
+    for node in nodes:
+        node.end(0, CEILING)
+    out = "".join(node.spawned.output() for node in nodes)
+    job.stopped(out)
+    for node in nodes:
+        assert f"all ranks stop after batch {job.step}" in node.spawned.err()
+        assert agreed(node.run_dir) == [job.step]
+    assert "received a stop signal (SIGTERM): stopping all ranks" in nodes[0].spawned.err()
+    assert job.lengths(0) == job.lengths(1) == [job.step]
+
+
+def _of_two_nodes(port: int, node: int) -> list[str]:
+    rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=job"]
+    conf = f"--rdzv-conf=last_call_timeout=2,is_host={1 - node}"
+    return ["--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}", *rendezvous, conf, "--term-timeout=60"]
 
 
 @pytest.mark.slow

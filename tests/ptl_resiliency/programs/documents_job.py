@@ -1,6 +1,6 @@
-"""Runs the documents' examples one after another on one rank, with the imports that they have, and says how each ended.
+"""Runs the documents' examples one after another on the ranks that it was started with, and says how each ended.
 
-Argument: a folder. The examples of NeMo's page run as without a launcher.
+Arguments: a folder. Under ft_launcher all of them run, otherwise only those that need no launcher.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "lightning"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import bare_lightning  # noqa: F401, before all that loads Lightning
-import documents
 import lightning.pytorch as pl
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "lightning"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import documents
 from digits import Classifier, Digits
 
-from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.ptl_resiliency import FaultToleranceCallback, StragglerDetectionCallback
 
 STEPS = 24
@@ -40,6 +39,21 @@ class Term(pl.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def arguments(name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "accelerator": "cpu",
+        "devices": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "max_steps": STEPS,
+        "limit_val_batches": 1,
+        "use_distributed_sampler": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "default_root_dir": FOLDER / name,
+        "logger": pl.loggers.CSVLogger(FOLDER / name, version=0),
+        **more,
+    }
+
+
 def run(name: str, snippet: str, resume: bool = False, fit: bool = True, steps: int = STEPS) -> Any:
     """Run the example, and train with the trainer that it made."""
     values: dict[str, Any] = {
@@ -47,26 +61,14 @@ def run(name: str, snippet: str, resume: bool = False, fit: bool = True, steps: 
         "FaultToleranceCallback": FaultToleranceCallback,
         "StragglerDetectionCallback": StragglerDetectionCallback,
         "tmp_path": FOLDER / "state",
-        "trainer_arguments": {
-            "accelerator": "cpu",
-            "devices": 1,
-            "max_steps": steps,
-            "limit_val_batches": 1,
-            "use_distributed_sampler": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "default_root_dir": FOLDER / name,
-            "logger": pl.loggers.CSVLogger(FOLDER / name, version=0),
-        },
+        "trainer_arguments": arguments(name, max_steps=steps),
         "other_callbacks": [pl.callbacks.ModelCheckpoint(FOLDER / "saved", save_last=True)],
     }
     exec(documents.filled_in(snippet), values)
     trainer = values["trainer"]
     if fit:
         trainer.fit(Classifier(), datamodule=Digits(), ckpt_path="last" if resume else None)
-        kinds = [f"{type(each).__module__}.{type(each).__name__}" for each in trainer.callbacks]
-        (ours,) = (kind for kind in kinds if kind.startswith("holdfast."))
-        print(f"ENDED|{name}|{trainer.global_step}|{ours}", flush=True)
+        print(f"ENDED|{name}|{trainer.global_rank}|{trainer.global_step}", flush=True)
     return trainer
 
 
@@ -85,17 +87,22 @@ def nemo(name: str, snippet: str) -> None:
         trainer.fit(Classifier(), datamodule=Digits())
     except SystemExit as stop:
         print(f"STOPPED|{name}|{stop.code}", flush=True)
-    print(f"ENDED|{name}|{trainer.global_step}", flush=True)
+    print(f"ENDED|{name}|{trainer.global_rank}|{trainer.global_step}", flush=True)
 
 
 torch.set_num_threads(1)
-(FOLDER / "state").mkdir()
-run("fault-tolerance", documents.FAULT_TOLERANCE)
-run("with-resume", documents.WITH_RESUME, resume=True, steps=2 * STEPS)
-quick = ("report_time_interval=300.0", "report_time_interval=0.001")  # a report within so few steps
-for number in documents.NUMBERS:
-    run(number, documents.STRAGGLERS.replace(documents.NUMBERS[0], number).replace(*quick))
-run("guide", documents.GUIDE_STRAGGLERS)
-del os.environ[FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR]
-nemo("stragglers", documents.NEMO_STRAGGLERS)
-nemo("preemption", documents.NEMO_PREEMPTION)
+(FOLDER / "state").mkdir(exist_ok=True)
+quick = (
+    "report_time_interval=300.0",
+    "report_time_interval=0.001",
+)  # so that a report comes within so few steps
+if "LOCAL_WORLD_SIZE" in os.environ:
+    run("fault-tolerance", documents.FAULT_TOLERANCE)
+    run("with-resume", documents.WITH_RESUME, resume=True, steps=2 * STEPS)
+    for number in documents.NUMBERS:
+        snippet = documents.STRAGGLERS.replace(documents.NUMBERS[0], number).replace(*quick)
+        run(number.replace("=", "-"), snippet)
+    run("guide", documents.GUIDE_STRAGGLERS)
+else:
+    nemo("stragglers", documents.NEMO_STRAGGLERS)
+    nemo("preemption", documents.NEMO_PREEMPTION)

@@ -3,7 +3,7 @@ training.
 
 Arguments: a folder, and the cycle in which rank 1 gets SIGTERM after its second batch. The points: `step` and
 `validation` inside the model's methods, `save` with half of a checkpoint written. At the end rank 0 keeps the weights
-in FOLDER/weights.pt. Without a cycle it then trains once more from the beginning, in FOLDER/undisturbed.
+in FOLDER/weights.pt and says what it resumed from on the way.
 """
 
 from __future__ import annotations
@@ -77,37 +77,31 @@ class Story(pl.Callback):
         time.sleep(0.5)  # the launcher reads a rank's wish to stop once a second, and later on a busy machine
 
 
-def train(folder: Path) -> None:
-    pl.seed_everything(1, verbose=False)
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_steps=STEPS,
-        val_check_interval=10,
-        limit_val_batches=4,
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        logger=False,
-        default_root_dir=folder,
-        plugins=[HalfWritten()],
-        callbacks=[
-            HoldfastCallback(),
-            FaultToleranceSectionsCallback(exp_dir=folder / "ft_state"),
-            Story(),
-            pl.callbacks.ModelCheckpoint(
-                folder / "saved", save_last=True, every_n_train_steps=5, enable_version_counter=False
-            ),
-        ],
-    )
-    model = Model()
-    trainer.fit(model, datamodule=Data(), ckpt_path="last")
-    if trainer.is_global_zero:
-        torch.save(model.state_dict(), folder / "weights.pt")
-
-
 torch.set_num_threads(1)
-train(FOLDER)
-if not sys.argv[2:]:
-    train(FOLDER / "undisturbed")
+pl.seed_everything(1, verbose=False)
+trainer = pl.Trainer(
+    accelerator="cpu",
+    devices=2,
+    strategy="ddp",
+    max_steps=STEPS,
+    val_check_interval=10,
+    limit_val_batches=4,
+    use_distributed_sampler=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    logger=False,
+    default_root_dir=FOLDER,
+    plugins=[HalfWritten()],
+    callbacks=[
+        HoldfastCallback(),
+        FaultToleranceSectionsCallback(exp_dir=FOLDER / "ft_state"),
+        Story(),
+        pl.callbacks.ModelCheckpoint(
+            FOLDER / "saved", save_last=True, every_n_train_steps=5, enable_version_counter=False
+        ),
+    ],
+)
+model = Model()
+trainer.fit(model, datamodule=Data(), ckpt_path="last")
+if trainer.is_global_zero:
+    torch.save(model.state_dict(), FOLDER / "weights.pt")

@@ -1,11 +1,10 @@
 """Trains tests.ptl_resiliency.preempted's model on all ranks of the job; run by ft_launcher, torchrun or python.
 
     preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT]
-                            [--who launcher|rank|all|none] [--again FOLDER]
+                            [--who launcher|rank|all|none]
 
 At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`; `setup`: the last rank has
 come to the callback's, the first has not) one rank gives the signal; with `none` the launchers could not agree.
-With `--again` it trains once more, in that folder and undisturbed, when it is complete.
 At the end rank 0 writes `weights`; each rank writes the sums of the batches of each start to `trained-R-N`, and says
 how many process groups there were while it trained, and how many collectives our callbacks began.
 """
@@ -47,10 +46,11 @@ parser.add_argument("--step", type=float, default=0.0)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--moment", default="")
 parser.add_argument("--who", default="launcher")
-parser.add_argument("--again", type=Path)
 arguments = parser.parse_args()
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+arguments.folder.mkdir(exist_ok=True)
+start = len(list(arguments.folder.glob(f"trained-{RANK}-*")))
 
 
 def give_signal() -> None:
@@ -121,38 +121,30 @@ class Steps(pl.Callback):
         time.sleep(arguments.step)
 
 
-def train(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    start = len(list(folder.glob(f"trained-{RANK}-*")))
-    concerned = RANK == RANKS - 1 or arguments.who == "none"
-    model = Learner({arguments.moment: give_signal} if concerned else {}, arguments.workers)
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        strategy="ddp" if RANKS > 1 else "auto",
-        max_epochs=arguments.epochs,
-        val_check_interval=3,
-        use_distributed_sampler=False,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        plugins=[Interrupted()],
-        callbacks=[
-            Steps(),
-            PreemptionCallback(),
-            ModelCheckpoint(dirpath=folder, save_last=True, every_n_train_steps=2),
-        ],
-    )
-    try:
-        trainer.fit(model, ckpt_path="last")
-    finally:
-        (folder / f"trained-{RANK}-{start}").write_text(json.dumps(model.trained))
-        os.write(1, f"COLLECTIVES {collectives} in {groups} groups\n".encode())
-    if RANK == 0:
-        torch.save(weights(model), folder / "weights")
-
-
-train(arguments.folder)
-if arguments.again:
-    arguments.moment = ""
-    train(arguments.again)
+concerned = RANK == RANKS - 1 or arguments.who == "none"
+model = Learner({arguments.moment: give_signal} if concerned else {}, arguments.workers)
+trainer = pl.Trainer(
+    accelerator="cpu",
+    num_nodes=RANKS // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    strategy="ddp" if RANKS > 1 else "auto",
+    max_epochs=arguments.epochs,
+    val_check_interval=3,
+    use_distributed_sampler=False,
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    plugins=[Interrupted()],
+    callbacks=[
+        Steps(),
+        PreemptionCallback(),
+        ModelCheckpoint(dirpath=arguments.folder, save_last=True, every_n_train_steps=2),
+    ],
+)
+try:
+    trainer.fit(model, ckpt_path="last")
+finally:
+    (arguments.folder / f"trained-{RANK}-{start}").write_text(json.dumps(model.trained))
+    os.write(1, f"COLLECTIVES {collectives} in {groups} groups\n".encode())
+if RANK == 0:
+    torch.save(weights(model), arguments.folder / "weights")
