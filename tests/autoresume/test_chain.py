@@ -316,3 +316,10 @@ def test_orphans_of_the_attempt_are_collected(chains: Chains) -> None:
     assert all(child.status() != STATUS_ZOMBIE for child in Process(run.pid).children())
     run.send_signal(signal.SIGTERM)
     assert run.wait() == 143
+
+
+def test_clean_ends_without_the_flag_do_not_go_on_for_ever(chains: Chains) -> None:
+    run = chains.start("true")
+    assert run.wait() == 1
+    assert chains.endings == ["ended"] * 3
+    assert "must create the file that FAULT_TOL_FINISHED_FLAG_FILE names" in run.err()

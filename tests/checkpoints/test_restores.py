@@ -135,7 +135,7 @@ for step in range(1, 100000):
 
 @pytest.mark.slow
 def test_by_the_fault_that_leaves_half_a_file(spawn: Spawner, tmp_path: Path) -> None:
-    """A folder of shards; for a single file see tests/testing/test_deeds.py."""
+    """A folder of shards; for a single file see tests/testing/test_actions.py."""
     import torch.distributed.checkpoint as dcp
 
     job = spawn(

@@ -79,7 +79,7 @@ def _kept(record: dict[str, Any]) -> tuple[str, dict[int, dict[str, Any]]]:
 
 @pytest.mark.slow
 def test_each_fault_of_a_rank_is_explained_before_any_signal(jobs: Jobs) -> None:
-    limits = ("--ft-rank-heartbeat-timeout", "6", "--max-restarts", "4")
+    limits = ("--ft-rank-heartbeat-timeout", "10", "--max-restarts", "4")
     job = jobs(FOUR_FAULTS, *limits, nproc=3, env={"HF_TOKEN": SECRET})
     err = job.end(0)
     records = job.journal("incident")

@@ -133,6 +133,10 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         crash(*(raised(number, "KeyboardInterrupt", "") for number in range(3))),
         (None, "signal", MEDIUM),
     ),
+    "the same exit code at one moment": (
+        crash(ended(0, 1, last_lines=("CUDA out of memory.",)), ended(1, 1), rank(2)),
+        (0, "out_of_memory", MEDIUM),
+    ),
     "all are terminated at one moment": (
         crash(*(ended(number, -signal.SIGTERM) for number in range(3))),
         (None, "signal", MEDIUM, "", ()),

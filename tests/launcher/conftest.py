@@ -140,7 +140,8 @@ class Job:
         return [line for line in self.spawned.out().splitlines() if re.search(pattern, line)]
 
     def wait_for_ends_of_ranks(self, count: int) -> None:
-        """Wait until this many children of the launcher are zombies: they ended, and it has not looked yet."""
+        """Wait until this many ranks are zombies: they ended, and the launcher has not looked yet."""
+        ranks = {record["pid"] for record in self.journal("rank_start")}
 
         def is_zombie(child: psutil.Process) -> bool:
             with suppress(psutil.NoSuchProcess):
@@ -148,7 +149,8 @@ class Job:
             return False
 
         def ended() -> bool:
-            return sum(map(is_zombie, psutil.Process(self.pid).children())) == count
+            children = psutil.Process(self.pid).children()
+            return sum(child.pid in ranks and is_zombie(child) for child in children) == count
 
         self.spawned.wait_for(ended)
 

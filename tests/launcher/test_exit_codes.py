@@ -180,3 +180,26 @@ wait()
     said = job.end(1)
     assert "Traceback" not in said
     assert "its ranks could not be started: [Errno 20] Not a directory" in said
+
+
+BOTH_FAIL = """
+meet()
+os.kill(os.getppid(), signal.SIGSTOP)
+say("goes")
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("sys.exit(137) if RANK else kill_me(signal.SIGKILL)", 137),
+        ("sys.exit(3 + RANK)", 1),
+    ],
+)
+def test_code_of_several_failed_ranks(jobs: Jobs, end: str, code: int) -> None:
+    job = jobs(BOTH_FAIL.format(end=end))
+    job.hear("goes", ranks=[0, 1])
+    job.wait_for_ends_of_ranks(2)
+    job.spawned.send_signal(signal.SIGCONT)
+    job.end(code)

@@ -287,3 +287,33 @@ def test_nohup_is_respected(jobs: Jobs) -> None:
     job.tell("enough")
     job.end(0)
     assert not job.journal("preemption")
+
+
+def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) -> None:
+    text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('pid', os.getpid())\nwait()"
+    job = jobs(text, "--term-timeout", "1.5")
+    pids = job.hear(r"pid (\d+)", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.end(137)  # it had to be killed, so it has failed
+    assert [each["signal"] for each in job.journal("rank_exit")] == ["SIGKILL"] * 2
+    sent, last = job.journal("signal_sent")[0], job.journal("rank_exit")[-1]
+    killed = {str(each["pid"]) for each in job.journal("signal_sent") if each["signal"] == "SIGKILL"}
+    assert killed == set(pids.values())
+    assert last["mono"] - sent["mono"] >= 1.49  # the signal is recorded after it is sent
+    assert not any(alive(int(pid)) for pid in pids.values())
+
+
+def test_ranks_that_stay_after_sigterm_are_named(jobs: Jobs) -> None:
+    job = jobs(
+        "signal.signal(signal.SIGTERM, lambda *_: say('saves'))\nsay('ready')\nwhile True: wait()",
+        "--term-timeout",
+        "600",
+    )
+    job.hear("ready", ranks=[0, 1])
+    job.spawned.send_signal(signal.SIGTERM)
+    job.wait_for(
+        r"still there after SIGTERM: rank 0, 1\. Ctrl-C \(SIGINT to this launcher\) ends them at once, or they are "
+        r"killed in 5\d\d"
+    )
+    job.spawned.send_signal(signal.SIGINT)
+    job.end(137)

@@ -95,9 +95,9 @@ def stopping_time(job: Job) -> float:
 
 def test_peers_that_ignore_sigterm_or_are_stopped_do_not_delay_the_restart(jobs: Jobs) -> None:
     """A rank under SIGSTOP (a debugger, a hang drill) would sit on the SIGTERM."""
-    job = jobs(IGNORES, "--max-restarts", "1", "--workers-stop-timeout", "1", nproc=3)
+    job = jobs(IGNORES, "--max-restarts", "1", "--workers-stop-timeout", "5", nproc=3)
     job.end(0)
-    assert 1.0 <= stopping_time(job) < 20
+    assert 5.0 <= stopping_time(job) < 25
     ends = {each["rank"]: each["signal"] for each in job.journal("rank_exit") if each["cycle"] == 0}
     assert ends == {0: "SIGKILL", 1: None, 2: "SIGTERM"}
 
@@ -176,7 +176,6 @@ def restarts(job: Job) -> int:
 
 
 def test_job_that_saves_nothing_new_ends_with_93(trainings: Trainings) -> None:
-    """The scheduler has started the job again, it resumes from iteration 500: a number from before is no progress."""
     job = trainings([500, 600, None, None, None], before="500")
     said = job.end(93)
     assert restarts(job) == 3, "cycle 1 made progress, 2 and 3 made none"
@@ -346,15 +345,15 @@ def train(steps):
 def test_counted_steps_show_a_hang_between_two_and_progress(jobs: Jobs) -> None:
     """Cycle 0 hangs, cycle 1 crashes: with one restart allowed, two failures in a row would end the job."""
     text = TRAINS + "train(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nif CYCLE == 1: sys.exit(7)\n"
-    flags = ("--max-restarts", "1", "--ft-restarts-reset-on-progress", "--ft-rank-heartbeat-timeout", "5")
+    flags = ("--max-restarts", "1", "--ft-restarts-reset-on-progress", "--ft-rank-heartbeat-timeout", "15")
     job = jobs(text, "--ft-warm-start", "on", *flags)
     job.end(0)
     (start,) = job.journal("run_start")
     assert start["limits"].startswith(
-        "for every rank: from one optimizer step to the next 5 s; for ranks that connect"
+        "for every rank: from one optimizer step to the next 15 s; for ranks that connect"
     )
     (verdict,) = job.journal("verdict")
-    assert (verdict["reason"], verdict["limit"], verdict["connected"]) == ("heartbeat", 5.0, False)
+    assert (verdict["reason"], verdict["limit"], verdict["connected"]) == ("heartbeat", 15.0, False)
     firsts = [
         (record["cycle"], record["rank"], record["step"], record["counted"])
         for record in job.journal("first_step")
@@ -381,3 +380,10 @@ def test_steps_are_not_counted_where_the_user_does_not_want_it(jobs: Jobs) -> No
     assert job.journal("first_step", "first_heartbeat", "verdict") == []
     (start,) = job.journal("run_start")
     assert start["limits"].startswith("for ranks that connect: first heartbeat 3600 s, heartbeat 600 s")
+
+
+def test_number_from_before_the_job_is_no_progress(trainings: Trainings) -> None:
+    """The scheduler has started the job again: it resumes from iteration 500."""
+    job = trainings([500, 500, 500], before="500")
+    job.end(93)
+    assert restarts(job) == 1

@@ -259,3 +259,18 @@ def test_exception_after_which_the_program_continues_ends_nothing(jobs: Jobs) ->
     job = jobs(script(SHOWS, "", has_client=False), "--ft-exit-timeout=0", nproc=1)
     job.end(0)
     assert not job.journal("rank_failing", "signal_sent", "exit_delayed")
+
+
+def test_checkpoint_section_at_the_exit_has_its_own_time(jobs: Jobs) -> None:
+    saves = """
+def save():
+    with client.section("checkpointing"):
+        time.sleep(6)
+    say("saved")
+atexit.register(save)
+"""
+    text = script(saves, "raise ValueError('bad batch')", has_client=True)
+    flags = ["--ft-exit-timeout=3", "--ft-rank-section-timeouts=checkpointing:60", "--max-restarts=1"]
+    job = jobs(text, *flags, nproc=1)
+    job.end(0)
+    assert job.lines("saved") and not job.journal("signal_sent", "verdict")

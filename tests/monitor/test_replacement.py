@@ -122,3 +122,19 @@ def _reaped(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:  # subprocess has collected it by the way
         return True
+
+
+def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(
+    node: Node, spawn: Spawner
+) -> None:
+    ranks = node.start(Limits(subsequent=60.0), victim(spawn), victim(spawn))
+    node.looks(1)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 3):
+        os.kill(node.keeper.pid, signal.SIGKILL)
+        wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
+        node.keeper.check(time.monotonic())
+        node.until(lambda wanted=number: len(node.replaced) == wanted, "the monitor was not replaced")
+        node.looks(1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(rank.lives for rank in ranks)

@@ -201,7 +201,6 @@ ELSEWHERE = {
     Outcome.NO_PROGRESS: "tests/nodes/test_restart_together.py",
     Outcome.SAME_FAILURE: "tests/launcher/test_restarts.py",
     Outcome.INTERRUPTED: "tests/launcher/test_preemption.py",
-    Outcome.SHUT_DOWN: "tests/launcher/test_exit_codes.py",
     Outcome.UNREACHABLE: "tests/launcher/test_exit_codes.py",
     Outcome.LAUNCHER_FAILED: "tests/control/test_one_node.py",
     Outcome.NO_BOARDS: "tests/launcher/test_hung_disks.py",
@@ -217,3 +216,12 @@ def test_every_outcome_has_a_test() -> None:
         if f"Outcome.{each.name}" not in text
     }
     assert missing == set()
+
+
+@pytest.mark.slow
+def test_requested_shutdown_of_the_job(cluster: Cluster) -> None:
+    job = Job(cluster, 2, "ShutdownWorkload@b", restarts=3)
+    job.end_all(Outcome.SHUT_DOWN)
+    assert "shutting the whole job down: rank 3" in job["b"].spawned.err()
+    assert "the job ends with exit code 93" in job["a"].spawned.err()
+    assert job["a"].cycles() == job["b"].cycles() == [0]

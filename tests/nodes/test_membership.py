@@ -319,3 +319,33 @@ def test_launchers_that_leave_or_die_while_they_wait_are_not_counted(cluster: Cl
         node.end(0)
         assert node.cycles() == [1]
         assert node.restarts() == []
+
+
+@pytest.mark.slow
+def test_both_launchers_say_that_they_were_given_different_numbers_of_nodes(cluster: Cluster) -> None:
+    script = cluster.script('say("started")')
+    a = cluster.launch("a", script, nnodes="2")
+    a.wait_for("waits for other nodes")
+    b = cluster.launch("b", script, nnodes="3")
+    b.wait_for(
+        rf"node \S+:{b.pid} was started with --nnodes 3, node \S+:{a.pid} with --nnodes 2: the job may never"
+    )
+    a.wait_for(
+        rf"node \S+:{a.pid} was started with --nnodes 2, node \S+:{b.pid} with --nnodes 3: the job may never"
+    )
+    for node in b, a:
+        node.spawned.stop(signal.SIGTERM)
+        assert node.spawned.err().count("was started with") == 1
+
+
+@pytest.mark.slow
+def test_a_spare_leaves_with_a_job_that_fails(cluster: Cluster) -> None:
+    script = cluster.script(FAILS_WHEN_TOLD)
+    a, b = (cluster.launch(name, script, restarts=0) for name in "ab")
+    a.hear("trains", 0)
+    c = cluster.launch("c", script)
+    c.wait_for("is a spare")
+    cluster.tell("fail")
+    assert "no restart left (0 of 0 used)" in b.end(3)
+    for node in a, c:
+        assert "the job ends with exit code 3; reason from node" in node.end(3)

@@ -62,7 +62,7 @@ def test_violation_is_shown_with_the_fewest_faults(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("nodes", [16, 128])
-def test_store_operations_do_not_grow_with_theplain(nodes: int) -> None:
+def test_store_operations_do_not_grow_with_the_job(nodes: int) -> None:
     """In a quiet job. `make simulate` runs the same with 512 and 2,048 nodes, see docs/architecture.md."""
     world, violation = run(plain(nodes, []))
     assert not violation

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..classify import DYING, DYING_WITH_GPU
+from ..evidence import Nature
 from ..verdict import HIGH, LOW, MEDIUM, Kind, Strength, Verdict
 from . import recorder
 from .exits import COLLATERAL, End, Role, exception
@@ -58,10 +59,13 @@ def first_failure(job: JobView, ends: Sequence[End]) -> Verdict | None:
 
 
 def _in_common(end: End) -> tuple[str, int]:
-    """Equal for ranks that ended in the same way: what they raised, else the status of their processes."""
-    if end.rank.raised:
+    """What other ranks have in common that ended for the same reason: an exception, or a signal from outside; no other
+    rank has the rest in common."""
+    if end.rank.raised and end.rank.raised.nature in (Nature.OWN, Nature.INTERRUPTED):
         return exception(end.rank.raised), 0
-    return "", end.rank.exit.status if end.rank.exit else 0
+    status = end.rank.exit.status if end.rank.exit else 0
+    is_from_outside = end.kind == Kind.SIGNAL and -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return ("", status) if is_from_outside else ("rank", end.rank.rank)
 
 
 def _mismatch(ends: Sequence[End], first: End) -> Verdict:
