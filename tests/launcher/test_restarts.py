@@ -344,16 +344,16 @@ def train(steps):
 @pytest.mark.slow
 def test_counted_steps_show_a_hang_between_two_and_progress(jobs: Jobs) -> None:
     """Cycle 0 hangs, cycle 1 crashes: with one restart allowed, two failures in a row would end the job."""
-    text = TRAINS + "train(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nif CYCLE == 1: sys.exit(7)\n"
-    flags = ("--max-restarts", "1", "--ft-restarts-reset-on-progress", "--ft-rank-heartbeat-timeout", "15")
+    text = TRAINS + "meet('begins')\ntrain(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nif CYCLE == 1: sys.exit(7)\n"
+    flags = ("--max-restarts", "1", "--ft-restarts-reset-on-progress", "--ft-rank-heartbeat-timeout", "5")
     job = jobs(text, "--ft-warm-start", "on", *flags)
     job.end(0)
     (start,) = job.journal("run_start")
     assert start["limits"].startswith(
-        "for every rank: from one optimizer step to the next 15 s; for ranks that connect"
+        "for every rank: from one optimizer step to the next 5 s; for ranks that connect"
     )
     (verdict,) = job.journal("verdict")
-    assert (verdict["reason"], verdict["limit"], verdict["connected"]) == ("heartbeat", 15.0, False)
+    assert (verdict["reason"], verdict["limit"], verdict["connected"]) == ("heartbeat", 5.0, False)
     firsts = [
         (record["cycle"], record["rank"], record["step"], record["counted"])
         for record in job.journal("first_step")

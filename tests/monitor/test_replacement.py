@@ -124,10 +124,8 @@ def _reaped(pid: int) -> bool:
         return True
 
 
-def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(
-    node: Node, spawn: Spawner
-) -> None:
-    ranks = node.start(Limits(subsequent=60.0), victim(spawn), victim(spawn))
+def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(node: Node) -> None:
+    ranks = node.start(Limits(subsequent=60.0))
     node.looks(1)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(1, 3):

@@ -29,11 +29,11 @@ PREEMPTED = "--ft-preempted-exit-code", str(PREEMPTED_CODE)
 PROGRAM = """
 what, where = os.environ["ENDS"].split("@")
 is_here = LOCAL == 1 and NODE == where
-if what == "ExcludeThisNode":
+if what in ("ExcludeThisNode", "ShutdownWorkload"):
     client = connect()
 step(1)
 say("trains")
-if is_here and CYCLE == 0 and what == "ExcludeThisNode":
+if is_here and CYCLE == 0 and what in ("ExcludeThisNode", "ShutdownWorkload"):
     request(client, what, "a sick GPU")
     wait()
 if NODE == where:
