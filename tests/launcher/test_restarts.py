@@ -344,7 +344,10 @@ def train(steps):
 @pytest.mark.slow
 def test_counted_steps_show_a_hang_between_two_and_progress(jobs: Jobs) -> None:
     """Cycle 0 hangs, cycle 1 crashes: with one restart allowed, two failures in a row would end the job."""
-    text = TRAINS + "meet('begins')\ntrain(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nif CYCLE == 1: sys.exit(7)\n"
+    text = (
+        TRAINS
+        + "meet('begins')\ntrain(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nif CYCLE == 1: sys.exit(7)\n"
+    )
     flags = ("--max-restarts", "1", "--ft-restarts-reset-on-progress", "--ft-rank-heartbeat-timeout", "5")
     job = jobs(text, "--ft-warm-start", "on", *flags)
     job.end(0)
