@@ -139,10 +139,8 @@ def _suspect_checkpoint(attempts: Sequence[Attempt]) -> str:
     """A sentence where the last attempt and one before failed at the same checkpoint. Nothing is deleted."""
     if not attempts[-1].checkpoint:
         return ""
-    from ..incidents.suspicions import (
-        Failure,
-        suspicions,
-    )  # takes a third of the start of `holdfast autoresume`
+    # Here, as it takes a third of the start of `holdfast autoresume`.
+    from ..incidents.suspicions import Failure, suspicions
 
     history = [
         Failure(

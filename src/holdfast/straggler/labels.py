@@ -150,7 +150,7 @@ def _parallel_state() -> Any:
 
 
 def _all_told(ranks: Sequence[int], told: Sequence[str]) -> Sequence[str]:
-    missing = [rank for number, rank in enumerate(ranks) if not any(told[number : number + 1])]
+    missing = [*ranks[len(told) :], *(rank for rank, label in zip(ranks, told, strict=False) if not label)]
     if missing:
         raise GroupsError(
             f"groups='megatron', but {_named(missing)} had no Megatron parallel state at the first report: call "

@@ -351,7 +351,7 @@ class SimulatedFaultParams:
 
     fault_type: `rank_killed` (SIGKILL), `rank_hung` (SIGSTOP), `random` (one of these two) or any kind of
         `holdfast.testing` with its default options.
-    base_delay: seconds from `inject(params)`. rand_delay: up to so many seconds more: base + U(0, 1) · rand.
+    base_delay: seconds from `inject(params)`. rand_delay: seconds of random delay: base + U(0, 1) · rand.
     rank_to_fail: a global rank; None chooses one, the same on every rank, with no communication (CPU is enough).
 
     Raises FaultSpecError, a ValueError: "Failed to parse simulated fault params, …".

@@ -26,13 +26,12 @@ from ..verdict import HIGH, LOW, MEDIUM, Confidence, Kind, Strength, Verdict, Vi
 from . import recorder
 from .differences import difference
 from .ended_ranks import early_exit, first_failure, nodes_lost, only_followers
-from .graph import JobView, RankView, transfers, waits_in
+from .graph import LONG, RECENT, JobView, RankView, transfers, waits_in
 from .sentence import against, against_nobody, ranks, seconds, wait
 from .signatures import is_computing, moves
 
-LONG, TIMES = 10.0, 5.0
-"""Seconds of silence that count without a limit, and as many times a rank's longest interval."""
-RECENT = 10.0  # a collective this many times more recent than the last sign of life shows progress
+TIMES = 5.0
+"""A silence that counts without a limit is this many times a rank's longest interval, and `LONG`."""
 MAKE_GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 """Functions of torch in which ranks meet that have met before."""
 _UNSPECIFIC = (Kind.UNKNOWN, Kind.USER_CODE, Kind.STARTUP)

@@ -39,9 +39,9 @@ def first_failure(job: JobView, ends: Sequence[End]) -> Verdict | None:
         first = next((other for other in rivals if other.rank.rank in job.accused), first)
         rivals = [other for other in causes if other is not first]
     victims = [end.rank.rank for end in ends if end is not first and end.role is not Role.DONE]
-    same = [end for end in causes if _in_common(end) == _in_common(first)]
-    if rivals and len({_in_common(end) for end in (first, *rivals)}) == 1:
-        numbers = [end.rank.rank for end in same]
+    alike = [end for end in causes if _in_common(end) == _in_common(first)]
+    if rivals and all(rival in alike for rival in rivals):
+        numbers = [end.rank.rank for end in alike]
         followers = sorted({first.rank.rank, *victims} - {*numbers})
         followed = f"; {ranks(followers)} followed" if followers else ""
         return against_nobody(first.kind, f"{ranks(numbers)} each {first.text}{followed}", MEDIUM, followers)

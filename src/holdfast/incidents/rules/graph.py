@@ -31,9 +31,10 @@ from .signatures import activity, is_computing, main_stack, moves, waits_nativel
 
 SAME_CLOCK, WALL_CLOCKS = 0.5, 10.0
 """Seconds by which times of two nodes may differ: counted from the start of the cycle; by wall clocks."""
-LONG_WAIT, TIMES_SILENCE = 10.0, 10.0
-"""A rank that gave a sign of life within a wait, of at least so many seconds and so many times that silence, gave it
-from another thread than the one that waits."""
+LONG = 10.0
+"""Seconds of a silence, or of a wait, that count without a limit."""
+RECENT = 10.0
+"""A sign of life and a collective: one is recent if the other one is this many times older."""
 P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 """Operations between two ranks."""
 
@@ -126,16 +127,20 @@ class JobView:
     def moves(self, view: RankView) -> bool:
         """Whether its board shows progress: a rank that is half as silent as the overdue one does not."""
         board, waited = view.evidence.board, max((limit.waited for limit in self.passed), default=0.0)
-        if self.beats_apart or (board is not None and not board.moved and 0 < waited <= 2 * board.silent):
+        if self.has_signs_of_a_thread or (
+            board is not None and not board.moved and 0 < waited <= 2 * board.silent
+        ):
             return False
         return moves(view.evidence, suspected=view.rank in self.accused)
 
     @cached_property
-    def beats_apart(self) -> bool:
-        """Whether signs of life come while a main thread waits in one collective: another thread gives them, of every
-        rank of this program, and they show no progress."""
+    def has_signs_of_a_thread(self) -> bool:
+        """Whether a rank gave a recent sign of life while its main thread has been in one collective for long.
+
+        Another thread gave it. That is so on every rank of a program, and such signs show no progress.
+        """
         return any(
-            moves(view.evidence) and entry.ago >= max(LONG_WAIT, TIMES_SILENCE * view.evidence.board.silent)
+            moves(view.evidence) and entry.ago >= max(LONG, RECENT * view.evidence.board.silent)
             for view in self.waiting
             if view.evidence.board and view.activity.strength > Strength.WEAK and main_stack(view.evidence)
             for entry in waits_in(view)[:1]

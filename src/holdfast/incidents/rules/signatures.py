@@ -329,13 +329,21 @@ _BLOCKING = (
 
 
 def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
-    """A main thread that waits for a lock may wait for a thread of its own: one that saves a checkpoint or loads data,
-    the only one that works for a future, or the only one that works in the same module; or for a child process that is
-    stopped, or that belongs to a pool."""
+    """What a main thread waits for that waits for a lock: a thread of its own, or a child process."""
     if found.kind != Kind.LOCK:
         return found
-    kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
     working = [thread for thread in rank.stacks if not thread.main and not _is_idle(thread)]
+    return (
+        _for_storage(rank, found, working)
+        or _for_a_thread(rank, found, working)
+        or _for_a_child(rank, found)
+        or found
+    )
+
+
+def _for_storage(rank: RankEvidence, found: Activity, working: Sequence[Thread]) -> Activity | None:
+    """A thread saves a checkpoint or loads data."""
+    kernel = {thread.tid: thread for thread in rank.process.threads} if rank.process else {}
     for thread in working:
         places = [place_of(frame) for frame in thread.frames]
         seen = kernel.get(thread.tid) if thread.tid and _is_saving(rank.board) else None
@@ -346,31 +354,43 @@ def _with_purpose(rank: RankEvidence, found: Activity) -> Activity:
             kind = Kind.DATA_LOADING if Place.LOADER in places else Kind.CHECKPOINT_IO
             text = f"{found.text}; its thread {short(thread.name, 30)!r} is in {called(thread.frames[0])}"
             return replace(found, kind=kind, text=text)
-    stack = main_stack(rank) or ()
-    waits_for_result = any("concurrent/futures/" in frame.file for frame in stack)
-    partners = [
-        thread for thread in working if waits_for_result and _has_call(thread, "concurrent/futures/thread.py")
-    ]
-    if not waits_for_result and Place.LOCK in map(place_of, stack):
+    return None
+
+
+def _for_a_thread(rank: RankEvidence, found: Activity, working: Sequence[Thread]) -> Activity | None:
+    """The only thread that works for a future; else, less certain, the only one that works in the same module."""
+    stack, is_future = main_stack(rank) or (), _waits_for_a_future(rank)
+    if is_future:
+        partners = [thread for thread in working if _has_call(thread, "concurrent/futures/thread.py")]
+    elif Place.LOCK in map(place_of, stack):
         module = next((frame.file for frame in stack if is_own(frame)), "")
         same_module = (thread for thread in working if any(frame.file == module for frame in thread.frames))
         partners = [thread for thread in same_module if not _serves(thread)]
-    if len(partners) == 1:
-        done = _of_thread(rank, partners[0])
-        text = f"{found.text}; its thread {short(partners[0].name, 30)!r} {done.text}"
-        # Of a thread in the same module it is likely, and not shown, that it is the one that is waited for.
-        strength = done.strength if waits_for_result else WEAK
-        return replace(done, text=text, place=found.place, strength=strength)
+    else:
+        return None
+    if len(partners) != 1:
+        return None
+    done = _of_thread(rank, partners[0])
+    text = f"{found.text}; its thread {short(partners[0].name, 30)!r} {done.text}"
+    return replace(done, text=text, place=found.place, strength=done.strength if is_future else WEAK)
+
+
+def _for_a_child(rank: RankEvidence, found: Activity) -> Activity | None:
+    """A child that is stopped, or the children of a pool of processes."""
     children = rank.process.children if rank.process else ()
     stopped = [each for each in children if each.state[:1] in ("T", "t")]
     if stopped:
         text = f"{found.text}; its child process {stopped[0].pid} is stopped (state {stopped[0].state})"
         return replace(found, kind=Kind.CHILD, text=text)
-    pools = [thread for thread in rank.stacks if _has_call(thread, "concurrent/futures/process.py")]
-    if children and waits_for_result and pools:
+    has_pool = any(_has_call(thread, "concurrent/futures/process.py") for thread in rank.stacks)
+    if children and has_pool and _waits_for_a_future(rank):
         text = f"{found.text} of a pool of processes{child_states(rank.process, 'child process')}"
         return replace(found, kind=Kind.CHILD, text=text)
-    return found
+    return None
+
+
+def _waits_for_a_future(rank: RankEvidence) -> bool:
+    return any("concurrent/futures/" in frame.file for frame in main_stack(rank) or ())
 
 
 def _has_call(thread: Thread, file: str) -> bool:
