@@ -1,6 +1,7 @@
 """From the evidence of all nodes to one judgement. Pure: the same evidence always gives the same judgement.
 
 places.py       which part of a program a stack frame is
+kernel_waits.py what a process waits in, by the kernel
 signatures.py   what one rank is doing: one ordered table
 recorder.py     the collectives of torch's flight recorder
 exits.py        how ranks ended, and whether that can be the cause

@@ -8,10 +8,8 @@ Does not cover: whether a rank should be there. Only the others show that (`grap
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from enum import Enum
 
 from ...fault_tolerance.board.values import CHECKPOINTING
 from ..evidence import (
@@ -22,56 +20,18 @@ from ..evidence import (
     RankEvidence,
     StackSource,
     SystemCall,
-    Target,
     Thread,
 )
 from ..verdict import Activity, Kind, Strength
 from . import recorder
+from .kernel_waits import Wait, uses_a_processor, wait_of_channel, kernel_wait
 from .places import Place, function_of, is_own, place_of
 from .sentence import called, child_states, rate, short, worker_states
 
 WEAK, STRONG, PROOF = Strength.WEAK, Strength.STRONG, Strength.PROOF
-BUSY = 0.5  # share of the time between two samples that counts as computing
 RHYTHM = 3.0  # a rank moves that is silent for less than this many of its own longest intervals
 SHORT_SILENCE = 1.0  # seconds; a shorter silence means nothing
 SHOWN = 3  # threads that are described; of more there is a number
-
-
-class Wait(Enum):
-    """What a main thread waits in."""
-
-    UNKNOWN, COMPUTES, SLEEPS, FUTEX, FILE_LOCK, CHILD = range(6)
-    CONNECTION, POLL, READ, WRITE, PIPE, FIFO = range(6, 12)
-
-
-_CALLS = {
-    Wait.SLEEPS: "nanosleep clock_nanosleep pause rt_sigsuspend rt_sigtimedwait",
-    Wait.FUTEX: "futex futex_waitv semop semtimedop",
-    Wait.FILE_LOCK: "flock fcntl",
-    Wait.CHILD: "wait4 waitid",
-    Wait.CONNECTION: "connect accept accept4 recvfrom recvmsg recvmmsg sendto sendmsg",
-    Wait.POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2",
-    Wait.READ: "read pread64 readv preadv open openat openat2 stat lstat newfstatat statx access faccessat getdents64 "
-    "io_getevents statfs io_uring_enter",
-    Wait.WRITE: "write pwrite64 writev pwritev fsync fdatasync sync syncfs msync close rename renameat renameat2 "
-    "ftruncate fallocate mkdir mkdirat unlink unlinkat sendfile copy_file_range",
-}
-_WAIT_OF_CALL = {name: wait for wait, names in _CALLS.items() for name in names.split()}
-_WAIT_OF_CHANNEL = tuple(
-    (wait, re.compile(functions))
-    for wait, functions in (
-        (Wait.SLEEPS, r"nanosleep|do_sigtimedwait|sigsuspend"),
-        (Wait.FUTEX, r"futex|semtimedop"),
-        (Wait.FILE_LOCK, r"locks?_lock_inode|flock|posix_lock"),
-        (Wait.CHILD, r"^do_wait|wait_consider"),
-        (Wait.FIFO, r"wait_for_partner|fifo_open"),
-        (Wait.PIPE, r"pipe"),
-        (Wait.CONNECTION, r"wait_woken|sk_wait|inet_csk|skb_|tcp_|unix_stream|sock_"),
-        (Wait.POLL, r"poll_schedule|ep_poll|epoll|do_select"),
-        (Wait.READ, r"folio_wait|filemap|nfs|fuse|io_schedule|request_wait_answer"),
-        (Wait.WRITE, r"sync|jbd2|writeback|balance_dirty"),
-    )
-)
 
 
 def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
@@ -95,7 +55,7 @@ def activity(rank: RankEvidence, *, others_answer: bool = False) -> Activity:
 
 def _may_read(found: Activity, process: Process) -> bool:
     """Whether what the process reads belongs to this activity."""
-    return found.kind == Kind.CHECKPOINT_IO or _waits_in(process) in (Wait.READ, Wait.FIFO, Wait.PIPE)
+    return found.kind == Kind.CHECKPOINT_IO or kernel_wait(process) in (Wait.READ, Wait.FIFO, Wait.PIPE)
 
 
 def moves(rank: RankEvidence, *, suspected: bool = False) -> bool:
@@ -192,7 +152,7 @@ def _of_stack(rank: RankEvidence) -> Activity | None:
         return Activity(rank.rank, Kind.SHUTDOWN, "runs no Python any more, as at the end of its exit", WEAK)
     found = [place_of(frame) for frame in stack]
     if not stack or Place.EXIT in found:
-        is_ending = rank.process is not None and _is_computing(rank.process)  # it may be about to end
+        is_ending = rank.process is not None and uses_a_processor(rank.process)  # it may be about to end
         strength = WEAK if is_ending else STRONG
         return Activity(rank.rank, Kind.SHUTDOWN, f"is at its exit{_kept_by(rank, stack, found)}", strength)
     own = _own_call(stack)
@@ -256,9 +216,9 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
             found = _of_thread(replace(rank, process=None), thread)
             return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
     process = rank.process
-    if process is not None and _is_computing(process):
+    if process is not None and uses_a_processor(process):
         return Activity(rank.rank, Kind.USER_CODE, f"computes gradients in backward at {own}", WEAK, own)
-    waits = process is not None and _waits_in(process) in (Wait.FUTEX, Wait.POLL, Wait.UNKNOWN)
+    waits = process is not None and kernel_wait(process) in (Wait.FUTEX, Wait.POLL, Wait.UNKNOWN)
     strength = STRONG if waits else WEAK
     return Activity(rank.rank, Kind.IN_COLLECTIVE, f"waits in backward at {own}", strength, own, "backward")
 
@@ -348,7 +308,7 @@ def _for_storage(rank: RankEvidence, found: Activity, working: Sequence[Thread])
         places = [place_of(frame) for frame in thread.frames]
         seen = kernel.get(thread.tid) if thread.tid and _is_saving(rank.board) else None
         in_file = seen is not None and (
-            seen.state == "D" or _channel(seen.wait_channel) in (Wait.READ, Wait.WRITE, Wait.PIPE)
+            seen.state == "D" or wait_of_channel(seen.wait_channel) in (Wait.READ, Wait.WRITE, Wait.PIPE)
         )
         if Place.CHECKPOINT in places or in_file or Place.LOADER in places:
             kind = Kind.DATA_LOADING if Place.LOADER in places else Kind.CHECKPOINT_IO
@@ -425,7 +385,7 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     A file may hold data, a checkpoint or a log: only the stack or the documented section shows which.
     """
     process = rank.process
-    wait = _waits_in(process) if process is not None else Wait.UNKNOWN
+    wait = kernel_wait(process) if process is not None else Wait.UNKNOWN
     where = f" in {at}" if at else ""
     call = f" ({process.system_call})" if process and process.system_call.name else ""
     own = Kind.USER_CODE if at else Kind.UNKNOWN
@@ -452,45 +412,14 @@ def _of_kernel(rank: RankEvidence, at: str) -> Activity:
     return Activity(rank.rank, kind, f"{text}{where}{state}", strength, at)
 
 
-def _waits_in(process: Process) -> Wait:
-    call, by_channel = process.system_call, _channel(process.wait_channel)
-    wait = _WAIT_OF_CALL.get(call.name, Wait.UNKNOWN)
-    if wait in (Wait.READ, Wait.WRITE):
-        if call.target is Target.SOCKET:
-            return Wait.CONNECTION
-        if call.target is Target.CHILD_PIPE:
-            return Wait.CHILD
-        if call.target is Target.FIFO or by_channel is Wait.FIFO:
-            return Wait.FIFO
-        is_pipe = call.target in (Target.PIPE, Target.TERMINAL)
-        return Wait.PIPE if is_pipe or (call.target is Target.UNKNOWN and by_channel is Wait.PIPE) else wait
-    if wait is not Wait.UNKNOWN and not (wait in (Wait.SLEEPS, Wait.FUTEX) and process.state == "R"):
-        return wait
-    if by_channel is not Wait.UNKNOWN:
-        return by_channel
-    return Wait.COMPUTES if _is_computing(process) else Wait.UNKNOWN
-
-
-def _channel(name: str) -> Wait:
-    """The wait of a function of the kernel."""
-    return next((wait for wait, functions in _WAIT_OF_CHANNEL if functions.search(name)), Wait.UNKNOWN)
-
-
 def waits_natively(rank: RankEvidence) -> bool:
     """Whether its main thread is in a native wait that a lock, a condition or a peer may end."""
-    return rank.process is not None and _waits_in(rank.process) in (Wait.FUTEX, Wait.POLL)
+    return rank.process is not None and kernel_wait(rank.process) in (Wait.FUTEX, Wait.POLL)
 
 
 def is_computing(rank: RankEvidence) -> bool:
     """Whether the process uses a processor, as a wait for a GPU does too."""
-    return rank.process is not None and _waits_in(rank.process) is Wait.COMPUTES
-
-
-def _is_computing(process: Process) -> bool:
-    """It had a processor most of the time between two samples, or just now where there was only one."""
-    if process.sampled_over > 0 and process.cpu >= BUSY * process.sampled_over:
-        return True
-    return process.state == "R" and not (process.sampled_over > 0 and process.cpu <= 0)
+    return rank.process is not None and kernel_wait(rank.process) is Wait.COMPUTES
 
 
 def _main_thread_ran(process: Process) -> bool:
