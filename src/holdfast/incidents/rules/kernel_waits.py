@@ -1,6 +1,7 @@
 """What a process waits in, by its system call and the kernel's function in which it sleeps. Pure.
 
-Does not cover: a name that the tables lack; that wait is unknown. And what a wait is for: a file may hold data, a checkpoint or a log (`signatures`).
+Does not cover: a name that the tables lack; that wait is unknown. What a wait is for: a file may hold data, a
+checkpoint or a log (`signatures`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ..evidence import (
 )
 from ..verdict import Activity, Kind, Strength
 from . import recorder
-from .kernel_waits import Wait, uses_a_processor, wait_of_channel, kernel_wait
+from .kernel_waits import Wait, kernel_wait, uses_a_processor, wait_of_channel
 from .places import Place, function_of, is_own, place_of
 from .sentence import called, child_states, rate, short, worker_states
 
