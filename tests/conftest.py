@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--check", action="store_true", help="pure test files, and tests marked `check`: `make check`"
     )
     parser.addoption(
-        "--regressions", action="store_true", help="these, and the files in docs/regressions.md: `make test`"
+        "--regressions", action="store_true", help="these, and what docs/regressions.md names: `make test`"
     )
 
 
@@ -65,16 +65,29 @@ def _is_pure(file: Path) -> bool:
 
 
 @cache
-def _is_regression(file: Path) -> bool:
-    """Whether a row of the list says that it is tested in this file."""
-    return f"`{file.relative_to(TESTS.parent)}`" in (TESTS.parent / "docs" / "regressions.md").read_text()
+def regressions() -> frozenset[str]:
+    """The tests that docs/regressions.md names: files, and tests of files as `FILE::NAME`."""
+    page = (TESTS.parent / "docs" / "regressions.md").read_text()
+    return frozenset(re.findall(r"`(tests/[^`]+)`", page))
 
 
 def _is_left_out(file: Path, config: pytest.Config) -> bool:
-    """Whether tests of this file run only where they are marked `check`."""
-    if config.getoption("--regressions"):
-        return not (_is_pure(file) or _is_regression(file))
-    return bool(config.getoption("--check")) and not _is_pure(file)
+    """Whether tests of this file run only where they are marked `check`, or named in the list of regressions."""
+    if not (config.getoption("--check") or config.getoption("--regressions")):
+        return False
+    return not (_is_pure(file) or (config.getoption("--regressions") and _name(file) in regressions()))
+
+
+def _name(file: Path) -> str:
+    return str(file.relative_to(TESTS.parent))
+
+
+def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
+    """Whether this test runs, though others of its file are left out."""
+    test = f"{_name(item.path)}::{item.name.partition('[')[0]}"
+    return bool(
+        item.get_closest_marker("check") or (config.getoption("--regressions") and test in regressions())
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -83,8 +96,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True  # their conftest.py imports a framework
     if not collection_path.match("test_*.py"):
         return None
-    is_left_out = _is_left_out(collection_path, config)
-    return True if is_left_out and "mark.check" not in collection_path.read_text() else None
+    if not _is_left_out(collection_path, config) or "mark.check" in collection_path.read_text():
+        return None
+    start = f"{_name(collection_path)}::"
+    is_named = config.getoption("--regressions") and any(each.startswith(start) for each in regressions())
+    return None if is_named else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,9 +130,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     if misplaced:
         raise pytest.UsageError(f"marked soak outside of tests/soak: {', '.join(misplaced)}: mark it variant")
-    items[:] = [
-        each for each in items if each.get_closest_marker("check") or not _is_left_out(each.path, config)
-    ]
+    items[:] = [each for each in items if not _is_left_out(each.path, config) or _is_chosen(each, config)]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         slow = [item for item in items if item.get_closest_marker("slow")]

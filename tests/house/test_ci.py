@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import regressions
 from tests.versions.matrix import TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,12 @@ def test_workflow_steps_are_actions_or_commands_that_exist() -> None:
 def test_matrix_names_tests_that_exist(test: str) -> None:
     path, _, name = test.partition("::")
     assert f"def {name}" in (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("test", sorted(regressions()))
+def test_rows_of_the_regression_list_name_tests_that_exist(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert f"def {name}(" in (ROOT / path).read_text() if name else (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
