@@ -221,6 +221,7 @@ def test_default_with_driver_follows_evidence(monkeypatch: pytest.MonkeyPatch) -
         assert gpu_evidence.is_tested("/dev/nvidiactl") == bool(passed)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "path", [gpu_page.PAGE, gpu_page.README, gpu_page.EVIDENCE], ids=lambda path: path.name
 )
