@@ -5,9 +5,7 @@ rank of another launcher (by `RANK` in its environment), or above such ranks. El
 there are several answers they are listed and none is taken. A run directory leads to the launcher that has its journal
 open: launchers are recognised by the files that they hold open, and nothing is opened in a run directory.
 
-All of this ends by one deadline. Command lines and environments are behind the lock of a process's memory map, so they
-are read in threads: a process that does not answer costs a thread and is treated as one with an empty environment.
-Nothing is changed or signalled.
+All of this ends by one deadline. Nothing is changed or signalled.
 
 Does not cover: ranks on other nodes, processes of other pid namespaces, an environment that a program has changed since
 its start, ranks that a Python program forks itself (`torch.multiprocessing.spawn`) and numbers later, launchers of
@@ -20,9 +18,7 @@ import errno
 import os
 import re
 import shlex
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,33 +29,25 @@ from ...fault_tolerance.errors import BoardError, HoldfastError
 from ...fault_tolerance.processes import proc
 from ...in_time import TooLate, within
 from ...journal.run_dir import user_name
-from ...visible import escaped
 from ..capture.context import NodeContext
-from ..capture.procfs import content, link, names
+from ..capture.procfs import link, names
 from ..capture.rank_probe import LocalRank
+from .processes import RANK_NAMES, Environment, Processes, number, user_of
 
 ANSWER = 1.0
 """Seconds after which a job is found or not."""
 
-STALLED = 0.02
-"""Seconds without an answer after which as many threads again read the rest."""
-
-MOST_THREADS = 256
-LONGEST_COMMAND = 80
 LONGEST_NUMBER = 20
 """Digits."""
 
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the kernel's task flags."""
 
-RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 SAME_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 
 _JOURNAL = re.compile(r"\.?journal-.*\.jsonl(\.lock)?")
 _PYTHON = ("python", "pt_main_thread", "pypy")
-
-Environment = dict[str, str]
 
 
 class DiagnoseError(HoldfastError):
@@ -110,86 +98,6 @@ def find_job(asked: str) -> Job:
     return _job_of(int(text), until)
 
 
-# -- processes -------------------------------------------------------------------------------------------------
-
-
-class Processes:
-    """All processes of this node at one moment. Nothing is read after `until` (monotonic seconds)."""
-
-    def __init__(self, until: float) -> None:
-        self.until = until
-        self.stats = proc.all_stats()
-        self._environments: dict[int, Environment] = {}
-
-    def line(self, pid: int) -> list[int]:
-        """The process, its parent, and so on."""
-        found: list[int] = []
-        while pid in self.stats and pid not in found:
-            found.append(pid)
-            pid = self.stats[pid].ppid
-        return found
-
-    def below(self, pid: int) -> list[int]:
-        """What runs below it, without this command."""
-        return sorted(proc.descendants({pid}, self.stats) - set(self.line(os.getpid())))
-
-    def environments(self, pids: Iterable[int]) -> dict[int, Environment]:
-        """What these processes were started with; empty where that cannot be read in time."""
-        wanted = list(pids)
-        texts = _read([pid for pid in wanted if pid not in self._environments], "environ", self.until)
-        for pid in wanted:
-            pairs = (entry.partition("=") for entry in texts.get(pid, "").split("\0"))
-            self._environments.setdefault(pid, {name: value for name, equals, value in pairs if equals})
-        return {pid: self._environments[pid] for pid in wanted}
-
-    def ranks(self, pids: Iterable[int]) -> dict[int, Environment]:
-        """Those of these processes that have the number of a rank in their environment."""
-        found = self.environments(pids)
-        return {pid: each for pid, each in found.items() if _number(each, RANK_NAMES) is not None}
-
-    def command(self, pid: int) -> str:
-        """Its command line, on one line and shortened; its name where it cannot be read."""
-        words = _read([pid], "cmdline", self.until).get(pid, "").rstrip("\0").split("\0")
-        text = escaped(" ".join(" ".join(words).split()))
-        text = text if len(text) <= LONGEST_COMMAND else f"{text[: LONGEST_COMMAND - 2]} …"
-        return text or (self.stats[pid].name if pid in self.stats else "unknown")
-
-
-def _read(pids: list[int], name: str, until: float) -> dict[int, str]:
-    """The file of this name of each process, as far as it can be read until then."""
-    rest, found = deque(pids), dict[int, str]()
-
-    def read_the_rest() -> None:
-        with suppress(IndexError):
-            while time.monotonic() < until:
-                pid = rest.popleft()
-                found[pid] = content(f"/proc/{pid}/{name}")
-
-    threads, count, since = 0, -1, 0.0
-    while len(found) < len(pids) and (now := time.monotonic()) < until:
-        if len(found) > count:
-            count, since = len(found), now
-        if rest and (not threads or now - since > STALLED) and threads < MOST_THREADS:
-            since = now
-            for _ in range(max(threads, 1)):
-                with suppress(RuntimeError):  # no thread to be had
-                    threading.Thread(target=read_the_rest, name="holdfast-read", daemon=True).start()
-                threads += 1
-        time.sleep(0.001)
-    return dict(found)
-
-
-def _number(environment: Mapping[str, str], of: Iterable[str]) -> int | None:
-    """The first of these variables that is a number."""
-    return next((int(text) for name in of if (text := environment.get(name, "")).isdecimal()), None)
-
-
-def _user(pid: int) -> int | None:
-    """Whose process it is. (The folder's own owner is root where a program has changed its user.)"""
-    words = proc.table(f"/proc/{pid}/status").get("Uid", "").split()
-    return int(words[1]) if len(words) > 1 else None
-
-
 # -- which job -------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +138,7 @@ def _job_of(asked: int, until: float) -> Job:
 def _refuse(asked: int, pid: int, processes: Processes) -> None:
     """Raises `DiagnoseError` for what is no process, has ended, or is another user's."""
     found = processes.stats.get(pid)
-    user = _user(pid) if found else None
+    user = user_of(pid) if found else None
     if found is None or user is None:
         if pid:
             raise DiagnoseError(f"process {asked} has just ended")
@@ -305,7 +213,7 @@ def _launcher(pid: int) -> Launcher | None:
 
 def _job_of_launcher(found: Launcher, processes: Processes, why: str) -> Job:
     """Its ranks, by its boards. Raises `DiagnoseError` where it has none now."""
-    user = _user(found.pid)
+    user = user_of(found.pid)
     if user not in (None, os.geteuid()):
         return _without_boards(found.pid, user_name(user or 0), processes, why)
     while True:
@@ -369,20 +277,20 @@ def _without_boards(pid: int, user: str, processes: Processes, why: str) -> Job:
 
 def _job_of_others(local: dict[int, Environment], processes: Processes, why: str) -> Job:
     """Ranks of another launcher, or of none, by their environments."""
-    first = min(local, key=lambda pid: _number(local[pid], RANK_NAMES) or 0)
+    first = min(local, key=lambda pid: number(local[pid], RANK_NAMES) or 0)
     own = local[first]
     place = NodeContext(
         node=os.uname().nodename,
-        node_rank=_number(own, ["GROUP_RANK"]) or 0,
-        nodes=_number(own, ["GROUP_WORLD_SIZE"]) or 1,
-        world_size=_number(own, ["WORLD_SIZE"]) or len(local),
+        node_rank=number(own, ["GROUP_RANK"]) or 0,
+        nodes=number(own, ["GROUP_WORLD_SIZE"]) or 1,
+        world_size=number(own, ["WORLD_SIZE"]) or len(local),
         run_id=own.get("TORCHELASTIC_RUN_ID", ""),
-        cycle=_number(own, ["TORCHELASTIC_RESTART_COUNT"]) or 0,
+        cycle=number(own, ["TORCHELASTIC_RESTART_COUNT"]) or 0,
     )
     found = []
     for pid, each in local.items():
-        rank = _number(each, RANK_NAMES) or 0
-        local_rank = _number(each, LOCAL_RANK_NAMES)
+        rank = number(each, RANK_NAMES) or 0
+        local_rank = number(each, LOCAL_RANK_NAMES)
         board, prefix = _own_board(each.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, ""), pid, processes)
         local_rank, start = rank if local_rank is None else local_rank, processes.stats[pid].start_time
         found.append(LocalRank(rank, local_rank, pid, start, place.node, board, prefix))
