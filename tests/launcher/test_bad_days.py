@@ -23,7 +23,7 @@ from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from tests.launcher.conftest import LAUNCHER, Jobs, patient
-from tests.processes import Spawner, alive, wait_until
+from tests.processes import Spawner, alive, free_port, wait_until
 
 
 def test_boards_that_somebody_removed(jobs: Jobs) -> None:
@@ -214,6 +214,17 @@ def test_rank_store_failure_ends_each_cycle(jobs: Jobs, under: list[str]) -> Non
     (restart,) = job.journal("restart")
     (end,) = job.journal("run_end")
     assert REASON in restart["reason"] and REASON in end["reason"] and end["exit_code"] == 1
+
+
+def test_rank_store_failure_is_told_to_the_other_node(jobs: Jobs, under: list[str]) -> None:
+    flags = ["--ft-warm-start=off", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job"]
+    flags += [f"--rdzv-endpoint=localhost:{free_port()}", jobs.script(CONNECTS)]
+    nodes = [
+        jobs.command(f"--node-rank={rank}", f"--rdzv-conf=is_host={1 - rank}", *flags, under=under)
+        for rank in range(2)
+    ]
+    assert all(REASON in node.end(1) for node in nodes)
+    assert all(REASON in end["reason"] for node in nodes for end in node.journal("run_end"))
 
 
 def test_rank_store_host_that_is_killed_costs_a_restart(jobs: Jobs) -> None:

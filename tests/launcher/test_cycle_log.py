@@ -291,3 +291,34 @@ def test_two_nodes_append_whole_lines_to_one_file(cluster: Cluster) -> None:
     own = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d{4} (\S+) \[holdfast\] .+"
     names = {re.fullmatch(own, line)[1] for line in log.read_text().splitlines()}  # type: ignore[index]
     assert {name.rpartition(":")[2] for name in names} == {str(node.pid) for node in nodes}
+
+
+def test_launchers_share_a_log_file_while_one_of_them_is_stopped(cluster: Cluster) -> None:
+    """It is stopped wherever it happens to be; the other one's ranks train and are logged."""
+    prefix = cluster.folder / "job"
+    a, b = cluster.pair(
+        """
+step(1)
+until("stopped")
+if NODE == "b":
+    sys.stdout = os.fdopen(1, "w", buffering=1)  # else a block may end within a line, and the next rank's line follows
+    for number in range(1000):
+        print("line", number)
+    say("printed")
+until("finish")
+""",
+        "--ft-per-cycle-applog-prefix",
+        str(prefix),
+        node_timeout=60,
+    )
+    for node in (a, b):
+        node.hear("starts", 0)
+    a.spawned.send_signal(signal.SIGSTOP)
+    cluster.tell("stopped")
+    b.hear("printed", 0)
+    a.spawned.send_signal(signal.SIGCONT)
+    cluster.tell("finish")
+    for node in (a, b):
+        node.end(0)
+    lines = (cluster.folder / "job_cycle0.log").read_text().splitlines()
+    assert sum(line.startswith(("rank 2: line", "rank 3: line")) for line in lines) == 2000

@@ -98,6 +98,15 @@ class Job:
 
 
 @pytest.mark.slow
+def test_interrupt_of_all_launchers(cluster: Cluster) -> None:
+    job = Job(cluster, 2, "signal@")
+    job.train()
+    for node in job.nodes.values():
+        node.spawned.send_signal(signal.SIGINT)
+    job.end_all(Outcome.INTERRUPTED)
+
+
+@pytest.mark.slow
 def test_preempted_and_excluded_nodes_of_a_job(cluster: Cluster) -> None:
     """One node is excluded, another one gets a signal: the job succeeds on the third."""
     job = Job(cluster, 3, "ExcludeThisNode@b", *PREEMPTED, nnodes="1:3")

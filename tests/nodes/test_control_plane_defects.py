@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,28 @@ def test_node_that_cannot_start_ranks_ends_the_job(cluster: Cluster, tmp_path: P
         errors = node.end(1)
         assert f"{socket.gethostname()}:{b.pid}" in errors
         assert "Not a directory" in errors
+
+
+B_FINISHES_FIRST = """
+if NODE == "a":
+    until("finish")
+"""
+
+
+@pytest.mark.slow
+def test_store_host_waits_for_a_stopped_launcher(cluster: Cluster) -> None:
+    """A launcher is stopped, for less than the node timeout, while the job ends well: the host of the store leaves
+    last, so both end with 0."""
+    a, b = cluster.pair(B_FINISHES_FIRST)
+
+    def waits_for_a() -> bool:
+        exits = [each["mono"] for each in b.journal("rank_exit")]
+        return len(exits) == 2 and time.monotonic() - max(exits) > 1.0
+
+    b.spawned.wait_for(waits_for_a)
+    b.spawned.send_signal(signal.SIGSTOP)
+    cluster.tell("finish")
+    with suppress(pytest.fail.Exception):
+        wait_until(lambda: ended(a), ceiling=12.0)  # it must not
+    b.spawned.send_signal(signal.SIGCONT)
+    assert (a.spawned.wait(), b.spawned.wait()) == (0, 0)

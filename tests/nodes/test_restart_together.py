@@ -107,6 +107,17 @@ def test_all_launchers_end_with_one_code_and_count(cluster: Cluster) -> None:
     assert all("no progress in 3 " in each and "iteration 100" in each for each in said)
 
 
+@pytest.mark.slow
+def test_one_bug_on_two_nodes_ends_the_job(cluster: Cluster) -> None:
+    """The exception and its step are what nodes agree on, whichever node's rank raises it."""
+    told = "from holdfast import Loop\nwith Loop() as loop: loop.step(2)\n"
+    bug = 'raise IndexError(f"index {CYCLE} is out of range")'
+    a, b = cluster.pair(told + FAILS_IN_TURN.replace("sys.exit(5)", bug), restarts=10)
+    said = a.end(93), b.end(93)
+    assert a.cycles() == b.cycles() == [0, 1, 2]
+    assert all("the same failure 3 times in a row: IndexError: index # is" in each for each in said)
+
+
 # -- how a job of two nodes ends -----------------------------------------------------------------------------
 
 
