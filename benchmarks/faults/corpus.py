@@ -65,7 +65,7 @@ PLACES = ("code", "data", "storage", "hook", "collective", "send", "recv", "join
 
 _FILES = (
     *("ends", "hangs", "waits", "groups", "healthy"),
-    *("third_set", "fourth_set", "fifth_set", "sixth_set", "seventh_set"),
+    *("third_set", "fourth_set", "fifth_set", "sixth_set", "seventh_set", "eighth_set"),
 )
 
 _ORDER = """

@@ -48,6 +48,7 @@ SECTIONS = {
     7: {"rig": 20.0, "leg": 4.0, "lookout": 4.0, "harbour": 5.0},
     8: {"dress": 20.0, "scene": 4.0, "review": 4.0, "cellar": 5.0},
     9: {"coupling": 20.0, "haul": 4.0, "toll": 4.0, "siding": 5.0},
+    10: {"swarm": 20.0, "forage": 4.0, "tasting": 4.0, "comb": 5.0},
 }
 """Limits of each program, seconds: short for the corpus, and long enough for several jobs at a time."""
 RESTARTS = 2
