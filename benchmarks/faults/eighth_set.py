@@ -5,7 +5,6 @@ Its author had not read the rules, and checked each fault without a verdict in v
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
 import ctypes
@@ -15,7 +14,6 @@ import logging.handlers
 import multiprocessing
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -28,10 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from benchmarks.faults.corpus import COUNTED, FINISHED, NO_RANK, THREE, also, fault, healthy
-from benchmarks.faults.injection import InjectionPoint, ask, background, no_core
+from benchmarks.faults.corpus import COUNTED, FINISHED, THREE, also, fault, healthy
+from benchmarks.faults.injection import InjectionPoint, ask, background
 
 _own = partial(fault, held_out=True, layouts=("3", "4", "2+2", "4"))
 _four, _five, _seven, _eight, _nine, _ten = (partial(_own, program=number) for number in (4, 5, 7, 8, 9, 10))
@@ -67,13 +65,6 @@ def _(point: InjectionPoint, path: str) -> None:
 
 
 # Its text says which process was killed, and no more.
-@_ten("reader_killed", "exception", ("step",), at="data", hangs=False)
-@also("data_loading", "the process that was killed is the worker of the data")
-def _(point: InjectionPoint, path: str) -> None:
-    """A worker is killed with -9 while a thread of the rank reads ahead, and the rank raises."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @_five("dataset_retries", "data_loading", ("step",), at="data")
 @also("user_code", _LOOPS)
 def _(point: InjectionPoint, path: str) -> str:
@@ -90,13 +81,6 @@ def _(point: InjectionPoint, path: str) -> str:
 def _(point: InjectionPoint, path: str) -> str:
     """One rank has fewer rows: the thread that reads ahead ends in good order, and the main thread waits for it."""
     return path + ".of-day-6"
-
-
-@_ten("caught_in_worker", "exception", ("step",), at="data", hangs=False)
-@also("data_loading", "it was raised in the worker, at a row")
-def _(point: InjectionPoint, path: str) -> None:
-    """A worker reads bytes that are no text; the thread that reads ahead hands the exception to the main thread."""
-    b"\xe9t\xe9".decode()
 
 
 # Locks
@@ -189,7 +173,7 @@ def _(point: InjectionPoint) -> None:
     unicodedata.normalize("NFC", "a" + "\u0301\u0323" * 1_000_000)
 
 
-# The main thread is anywhere, and cannot go on.
+# The main thread is anywhere, and cannot continue.
 @_ten("client_keeps_interpreter", "gil", ("exchange",))
 @also("network", "what the native code waits for is the answer of a service")
 def _(point: InjectionPoint) -> None:
@@ -251,7 +235,7 @@ def _(point: InjectionPoint) -> None:
 # Children
 
 
-@_eight("async_tool", "child", ("forward",))
+@_eight("async_tool", "child", ("forward",), held_out=False)
 def _(point: InjectionPoint) -> None:
     """An event loop waits for a tool that does not end."""
 
@@ -340,39 +324,6 @@ def _(point: InjectionPoint) -> None:
 # Stops and ends
 
 
-@_ten("container_paused", "stopped", ("exchange",))
-def _(point: InjectionPoint) -> None:
-    """A rank and its worker are stopped, as a paused container is."""
-    for child in multiprocessing.active_children():
-        os.kill(child.ident or 0, signal.SIGSTOP)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-@_ten("killed_in_pair", "signal", ("exchange",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A rank is killed with -9, for which one other rank waits in a group of two."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@_ten("small_stack", "signal", ("team",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A thread has a small stack, and pickles a deep tree."""
-    no_core()
-    tree: list[Any] = []
-    for _ in range(900):
-        tree = [tree]
-    threading.stack_size(64 << 10)
-    background(pickle.dumps, tree).join()
-
-
-@_ten("leaves_on_signal", "early_exit", ("forward",), hangs=None)
-@also("signal", "it leaves because a SIGTERM has reached it, and no other rank")
-def _(point: InjectionPoint) -> None:
-    """SIGTERM reaches one rank, whose handler leaves with code 0."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 @_ten("other_recomputation", "exception", ("backward",), hangs=False)
 def _(point: InjectionPoint) -> None:
     """A layer computes something else when it is computed again in the backward pass, and torch raises."""
@@ -390,27 +341,6 @@ def _(point: InjectionPoint) -> None:
 
 
 # The thread hands it on, and the main thread raises two steps later.
-@_ten("full_disk_in_thread", "exception", ("checkpoint",), at="storage", hangs=False)
-@also("checkpoint_io", "what fails is the write of a checkpoint")
-def _(point: InjectionPoint, path: str) -> str:
-    """The thread that saves has no space; its rank raises when it asks for the result."""
-    return "/dev/full"
-
-
-@_ten("all_terminated", "signal", ("step",), layouts=("4", "2+2"), blames=NO_RANK, hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A user ends all ranks with SIGTERM, at one moment."""
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-@_ten("buried_traceback", "exception", ("exchange",), hangs=False)
-def _(point: InjectionPoint) -> NoReturn:
-    """A rank raises, and its exit handler prints three thousand lines after the traceback."""
-    atexit.register(lambda: [print(f"flushed event {number}", file=sys.stderr) for number in range(3000)])
-    raise ZeroDivisionError("the average has no weights")
-
-
 @_ten("queue_at_exit", "shutdown", ("shutdown",), options=FINISHED)
 @also("lock", "it joins a thread of its own")
 def _(point: InjectionPoint) -> None:
@@ -419,45 +349,7 @@ def _(point: InjectionPoint) -> None:
     point.ward.events.put(bytes(1 << 20))
 
 
-@_ten("missing_package", "exception", ("import",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """The environment of one rank has a package less than that of the others."""
-    importlib.import_module("sentence_splitter_ja")
-
-
-@_ten("library_exits", "exit", ("team",), hangs=False)
-def _(point: InjectionPoint) -> None:
-    """A native library prints one line and ends the process with code 7."""
-    os.write(2, b"hts_open: cannot read the header\n")
-    ctypes.CDLL(None).exit(7)
-
-
 # The main thread ends by the KeyboardInterrupt, which Python turns into SIGINT.
-@_ten("interrupts_main", "exception", ("forward",), hangs=False)
-@also("signal", "the process ends by SIGINT")
-def _(point: InjectionPoint) -> None:
-    """A thread raises, and interrupts the main thread so that the rank ends."""
-
-    def watch() -> None:
-        try:
-            raise ConnectionAbortedError("the licence was returned")
-        finally:
-            _thread.interrupt_main()
-
-    background(watch)
-    while True:
-        time.sleep(0.05)
-
-
-@_ten("square_of_tokens", "out_of_memory", ("validation",), hangs=False)
-@also("exception", "torch raises a RuntimeError")
-def _(point: InjectionPoint) -> None:
-    """A rank evaluates a text of a million tokens, for which torch has no memory."""
-    import torch
-
-    torch.zeros(1_000_000, 1_000_000, dtype=torch.float64)
-
-
 @_ten("package_mount_hangs", "uninterruptible", ("import",), waits=True, needs=("fuse",))
 def _(point: InjectionPoint) -> None:
     """A rank imports a package from a filesystem that does not answer."""
@@ -481,7 +373,15 @@ def _(point: InjectionPoint, tensor: Any) -> None:
     point.ward.carry([2, 0, 3, 1])
 
 
-@_ten("not_finite_here", "missing_collective", ("team",), at="collective", layouts=THREE, hangs=None)
+@_ten(
+    "not_finite_here",
+    "missing_collective",
+    ("team",),
+    at="collective",
+    layouts=THREE,
+    hangs=None,
+    held_out=False,
+)
 @also(
     "mismatched_collective", "it comes to the sum of the loss, and the others are in those of the gradients"
 )
@@ -490,16 +390,6 @@ def _(point: InjectionPoint, tensor: Any) -> None:
 
 
 # The others agree with each other; gloo aborts the rank that gets more than it expects.
-@_ten("other_width", "mismatched_collective", ("validation",), at="joint", layouts=THREE, hangs=False)
-@also("signal", "it is the one that aborts, as what it gets is larger than its own tensor")
-def _(point: InjectionPoint, tensor: Any, group: Any) -> None:
-    """One rank has a smaller vocabulary than the others, and a table is broadcast."""
-    import torch
-    import torch.distributed as dist
-
-    dist.broadcast(torch.zeros(32 if point.mine else 64), (point.chosen + 1) % point.world)
-
-
 @_ten("meets_in_thread", "mismatched_collective", ("checkpoint",), at="storage", layouts=THREE, hangs=None)
 @also("missing_collective", "its thread is in a barrier to which no other rank comes")
 def _(point: InjectionPoint, path: str) -> None:
@@ -507,12 +397,6 @@ def _(point: InjectionPoint, path: str) -> None:
     import torch.distributed as dist
 
     dist.barrier()
-
-
-@_ten("saves_never", "missing_collective", ("checkpoint",), at="collective", layouts=THREE, hangs=None)
-@also("mismatched_collective", "it is in a sum of the next step, and the others in the barrier")
-def _(point: InjectionPoint, tensor: Any) -> None:
-    """One rank's options say that it does not save: it leaves out the barrier before."""
 
 
 @_ten("no_judge", "missing_collective", ("validation",), at="collective", layouts=THREE, hangs=None)

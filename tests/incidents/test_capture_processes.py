@@ -184,6 +184,23 @@ def test_an_event_loop_that_waits_for_an_answer_names_the_far_end(spawn: Spawner
     assert (found.target, found.peer) == (Target.SOCKET, f"127.0.0.1:{port}")
 
 
+@KNOWN_MACHINE
+def test_an_event_loop_that_waits_for_its_child_names_it(spawn: Spawner) -> None:
+    """As asyncio does from Python 3.12 on; earlier, by a thread."""
+    code = (
+        "import os, selectors, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "loop = selectors.EpollSelector()\n"
+        "loop.register(os.pidfd_open(child.pid), selectors.EVENT_READ)\n"
+        "print('waits for', child.pid, flush=True)\n"
+        "loop.select()"
+    )
+    rank = spawn.python(code)
+    child = int(rank.wait_for(r"waits for (\d+)")[1])
+    found = waits_in(rank.pid, "epoll_wait")
+    assert (found.target, found.pid, found.peer) == (Target.PROCESS, child, "")
+
+
 def test_children_of_threads_and_of_children(spawn: Spawner) -> None:
     code = (
         "import subprocess, threading, time\n"

@@ -72,6 +72,20 @@ GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.
 OF_THE_STEP = entry(4, ago=31.5, state="completed")
 ALL_STARTED = entry(7, "nccl:all_reduce", state="started", backend="nccl")
 COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
+    "the odd one in the place that one of three has left": (
+        case(
+            rank(0, collectives=(entry(50, sizes="[[1]]"),)),
+            rank(1, collectives=(entry(50, "gloo:reduce", sizes="[[2]]"),)),
+            rank(
+                2,
+                collectives=(
+                    entry(50, "gloo:reduce", ago=31.5, state="completed", sizes="[[2]]"),
+                    entry(51, "gloo:reduce", sizes="[[2]]"),
+                ),
+            ),
+        ),
+        (0, "mismatched_collective", MEDIUM),
+    ),
     "the odd size of four": (
         each_in(*(entry(9, sizes="[[8]]" if number == 2 else "[[4]]") for number in range(4))),
         (2, "mismatched_collective", MEDIUM),

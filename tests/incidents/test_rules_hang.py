@@ -11,6 +11,7 @@ from holdfast.incidents import evidence as E
 from holdfast.incidents.rules.signatures import activity
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM, Verdict
 from tests.incidents.cases import (
+    PYTHON,
     STACKS,
     board,
     case,
@@ -133,6 +134,11 @@ LEFT = (E.KernelThread(4001, "python", "Z"), E.KernelThread(4002, "python", "S")
 SHARED_PIPE = E.SystemCall("read", E.Target.CHILD_PIPE, "pipe:[77]", pid=71)
 SLOW = [rank(number, "sleep", collectives=(entry(90 + number, ago=0.05),)) for number in range(3)]
 NFS = E.SystemCall("read", E.Target.FILE, "/nfs/part-7 (nfs4)")
+FOR_A_CHILD = E.SystemCall("epoll_wait", E.Target.PROCESS, pid=71)
+WATCHER = E.Thread(
+    "asyncio-waitpid-0",
+    frames(f"ThreadedChildWatcher._do_waitpid ({PYTHON}asyncio/unix_events.py:1401)"),
+)
 HTTPS = E.SystemCall("epoll_wait", E.Target.SOCKET, "socket:[9]", "10.0.0.7:443")
 QUIET = board(silent=2.0)
 HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
@@ -317,6 +323,14 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
     "an event loop waits for a connection": (
         case(rank(0), rank(1), rank(2, "asyncio", process=process("asyncio", system_call=HTTPS))),
         (2, "network", MEDIUM, "10.0.0.7:443"),
+    ),
+    "an event loop waits for its child": (
+        case(rank(0), rank(1), rank(2, "asyncio", process=process("asyncio", system_call=FOR_A_CHILD))),
+        (2, "child", MEDIUM, "waits in its event loop for its child process"),
+    ),
+    "a thread of an event loop waits for its child": (
+        case(rank(0), rank(1), rank(2, "asyncio", stacks=(*rank(2, "asyncio").stacks, WATCHER))),
+        (2, "child", MEDIUM, "waits in its event loop for its child process"),
     ),
 }
 

@@ -101,6 +101,8 @@ def _sink(job: JobView) -> Verdict | None:
             ahead = views[edge.waiters[0]]
             if _went_on(ahead, job):
                 continue
+            if (other := _in_another_collective(job)) and other.rank is not None:
+                return other
             entry = recorder.latest(ahead.evidence.collectives)
             text = f"waits in {recorder.described(entry) if entry else 'a collective'}, to which no other rank came"
             return against(ahead.evidence, MISMATCHED, text, MEDIUM, job.waiters)
@@ -163,19 +165,31 @@ def _instead(entry: Collective, others: list[RankView]) -> list[Collective]:
 
 
 def _in_another_collective(job: JobView) -> Verdict | None:
-    """The same number of the same group, and another operation, size or type."""
+    """The first collective of a group in which one waits: another operation, size or type than those of the others
+    in its place, also of those that have left it and wait in a later one."""
     groups: dict[recorder.Group, dict[int, Collective]] = {}
     for view in job.waiting:
         for entry in waits_in(view):
             groups.setdefault(recorder.group_of(entry), {})[view.rank] = entry
-    for entries in sorted(groups.values(), key=len, reverse=True):
+    for waits in sorted(groups.values(), key=len, reverse=True):
+        first = min(waits.values(), key=lambda each: each.sequence)
+        place = recorder.place_of(first)
+        past = {
+            view.rank: each
+            for view in job.waiting
+            for each in view.evidence.collectives
+            if recorder.place_of(each) == place and not each.p2p
+        }
+        entries = past | {rank: each for rank, each in waits.items() if recorder.place_of(each) == place}
         signatures = {rank: recorder.signature(entry) for rank, entry in entries.items()}
-        if len({entry.sequence for entry in entries.values()}) == 1 and len(set(signatures.values())) > 1:
+        if len(set(signatures.values())) > 1:
             break
     else:
         return None
     views = {view.rank: view for view in job.waiting}
     off = recorder.odd(signatures)
+    if len(off) != 1 and entries.keys() != waits.keys():
+        return None
     if len(off) != 1:
         off = tuple(
             rank for rank in sorted(entries) if recorder.breaks_its_pattern(views[rank].evidence.collectives)

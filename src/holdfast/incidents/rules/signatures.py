@@ -20,6 +20,7 @@ from ..evidence import (
     RankEvidence,
     StackSource,
     SystemCall,
+    Target,
     Thread,
 )
 from ..verdict import Activity, Kind, Strength
@@ -267,9 +268,12 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place],
             state = child_states(rank.process, "child process") if kind == Kind.CHILD else ""
             return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}{state}", STRONG, own))
     if Place.EVENTS in before_own:
-        peer = rank.process.system_call.peer if rank.process else ""
+        peer, state = rank.process.system_call.peer if rank.process else "", ""
         kind, awaited = (Kind.NETWORK, f" for {peer}") if peer else (Kind.USER_CODE, "")
-        return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}", WEAK, own)
+        if kind == Kind.USER_CODE and _loop_waits_for_child(rank):
+            kind, awaited = Kind.CHILD, " for its child process"
+            state = child_states(rank.process, "child process")
+        return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}{state}", WEAK, own)
     if Place.GPU in before_own:
         text = f"waits for its GPU in {inside}"
         return Activity(rank.rank, Kind.IN_COLLECTIVE, text, WEAK, own, "the GPU's work")
@@ -279,6 +283,13 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place],
     if Place.IMPORT in found and activity.kind in (Kind.USER_CODE, Kind.UNKNOWN):
         return Activity(rank.rank, Kind.STARTUP, f"is still importing, in {own or innermost}", STRONG, own)
     return _with_purpose(rank, replace(activity, place=own))
+
+
+def _loop_waits_for_child(rank: RankEvidence) -> bool:
+    """Whether asyncio's event loop watches a child, by a descriptor or, before Python 3.12, by a thread."""
+    by_descriptor = rank.process is not None and rank.process.system_call.target is Target.PROCESS
+    calls = (function_of(frame) for thread in rank.stacks for frame in thread.frames)
+    return by_descriptor or "_do_waitpid" in calls
 
 
 _BLOCKING = (
