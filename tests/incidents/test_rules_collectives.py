@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.nccl_evidence import BUSY, INCIDENTS, Job
 from holdfast.fault_tolerance.launcher.incident_report import Summary, judged_failure
+from holdfast.incidents import judge as judge_fragments
 from holdfast.incidents.evidence import Case, Collective, Frame, RankEvidence, Thread
 from holdfast.incidents.report.text import report_lines
 from holdfast.incidents.rules import judge as judgement
@@ -298,3 +300,42 @@ def test_judge_pair_on_one_node_is_none() -> None:
 
 def test_judge_pair_with_a_node_unseen_is_none() -> None:
     assert judge(two_nodes(neighbours(), nodes=3, world_size=6)).pair == ()
+
+
+# -- NCCL jobs by an author who had not read the rules: which rank is named, and the kind
+
+
+@pytest.mark.parametrize(
+    ("name", "culprits", "kinds", "why", "job"), INCIDENTS, ids=[each[0] for each in INCIDENTS]
+)
+def test_judge_nccl_incident_as_its_author(name, culprits, kinds, why, job) -> None:  # type: ignore[no-untyped-def]
+    verdict = judge_fragments(job.fragments()).verdict
+    assert verdict.rank in culprits and verdict.kind in kinds, f"{why} It said: {verdict.sentence}"
+
+
+def test_judge_names_what_the_culprit_missed_first() -> None:
+    """Its data-parallel all-reduce is missing too, because it never came that far."""
+    jobs = {name: job for name, _, _, _, job in INCIDENTS}
+    assert "(sequence 90211)" in judge_fragments(jobs["sleeps_upstream"].fragments()).verdict.sentence
+    group = judge_fragments(jobs["uneven_all_to_all"].fragments()).verdict.sentence
+    assert group.startswith("Ranks 8-15 wait in all_to_all") and "others wait for them" in group
+
+
+@pytest.mark.parametrize("state", ["scheduled", "completed"])
+def test_judge_takes_an_old_collective_of_gloo_for_no_wait(state: str) -> None:
+    """Its recorder does not always show completion: without that it says nothing, also beside NCCL's."""
+    job = Job(nodes=2)
+    last: dict[str, Any] = {
+        "operation": "nccl:all_reduce",
+        "group": "1",
+        "members": [*job.everyone],
+        "sizes": "[[8]]",
+    }
+    last |= {"dtype": "Float", "sequence": 41, "state": "completed", "ago": 601.0, "backend": "nccl"}
+    of_gloo = last | {"group": "2", "ago": 900.0, "backend": "gloo", "state": state}
+    for number in job.everyone:
+        pending = [] if number == 9 else [last | {"sequence": 42, "state": "scheduled", "ago": 600.0}]
+        job.ranks[number]["collectives"] = [of_gloo, last, *pending]
+    job.sits(9, BUSY, "train/loop.py:202 Trainer.collect")
+    verdict = judge_fragments(job.fragments()).verdict
+    assert (verdict.rank, verdict.kind, verdict.confidence) == (9, "user_code", "high"), verdict.sentence

@@ -15,8 +15,8 @@ from holdfast.journal.goodput import JobNow, goodput
 from holdfast.journal.incidents import incidents
 from holdfast.views.heat_map import MOST, heat_map
 from holdfast.views.live_frame import RankState, View, frame, rank_state
-from tests.incidents.test_page import browse, read
 from tests.journal.story import START, Story, write
+from tests.pages import browse, read
 from tests.views.simulated_job import write_journals
 
 HOSTILE = "<script>alert(1)</script>\"'\x1b[31m"
