@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: which job a number or a directory means, what is said of it, and that it is not harmed."""
+"""`holdfast diagnose`: which job a number or a directory means, what is said of it, how long it takes, no harm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -598,3 +599,100 @@ def test_diagnose_of_a_large_job_has_forty_lines() -> None:
     found = lines(well, rules.judge(well))
     assert len(found) <= 40
     assert "  and 480 more" in found
+
+
+# -- it ends in its time, whatever the processes of the machine do meanwhile
+
+
+LIMIT = 0.5
+"""For `--seconds`."""
+LATEST = LIMIT + 2.0
+"""Seconds after which the command has ended, where it has a core: tests try again until it had one."""
+
+# In a mount namespace of its own, where no environment of the children can be opened: a pipe without a writer is over
+# each. A process that is busy with its memory map keeps a reader waiting in the same way.
+BLOCKED = """
+import os, subprocess, sys, time
+parent, fifo = int(sys.argv[1]), sys.argv[2]
+for pid in open(f"/proc/{parent}/task/{parent}/children").read().split():
+    subprocess.run(["mount", "--bind", fifo, f"/proc/{pid}/environ"], check=True)
+from holdfast.cli.main import main
+began = time.monotonic()
+code = main(["diagnose", *sys.argv[1:2], "--seconds", sys.argv[3]])
+print("took", time.monotonic() - began, file=sys.stderr, flush=True)
+os._exit(code)  # threads still wait for the pipe
+"""
+
+# A tree of sleeping processes: each of the first generation has as many children.
+TREE = """
+import os, sys, time
+first, second = int(sys.argv[1]), int(sys.argv[2])
+for _ in range(first):
+    if os.fork() == 0:
+        for _ in range(second):
+            if os.fork() == 0:
+                time.sleep(600)
+                os._exit(0)
+        os.write(1, b"ready\\n")
+        time.sleep(600)
+        os._exit(0)
+print("runs", flush=True)
+time.sleep(600)
+"""
+
+# The process that is asked for ends while its command looks at the list of all processes.
+ENDS_MEANWHILE = """
+import os, signal, sys
+
+def end_once(event, found, done=[]):
+    if not done and event == "os.listdir" and str(found[0]) == "/proc":
+        done.append(True)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+pid = os.spawnvp(os.P_NOWAIT, "sleep", ["sleep", "600"])
+from holdfast.cli.main import main
+sys.addaudithook(end_once)
+sys.exit(main(["diagnose", str(pid), "--seconds", "0.5"]))
+"""
+
+
+def diagnosed(process: Spawned) -> float:
+    """How long the command takes for this process, in seconds."""
+    began = time.monotonic()
+    assert main(["diagnose", str(process.pid), "--seconds", str(LIMIT)]) == 0
+    return time.monotonic() - began
+
+
+def test_diagnose_of_environments_that_block_ends_in_time(spawn: Spawner, tmp_path: Path) -> None:
+    separate = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*separate, "true"], capture_output=True).returncode:
+        pytest.skip("a mount namespace takes root")
+    process = spawn.python(TREE, "40", "0")
+    process.wait_for(lambda: process.out().count("ready") == 40)
+    os.mkfifo(tmp_path / "fifo")
+    arguments = [str(process.pid), str(tmp_path / "fifo"), str(LIMIT)]
+
+    def in_time() -> bool:
+        command = spawn([*separate, sys.executable, "-c", BLOCKED, *arguments])
+        assert command.wait() == 0, command.output()
+        took = re.search(r"^took (\S+)$", command.err(), re.MULTILINE)
+        return took is not None and float(took[1]) < LATEST
+
+    wait_until(in_time)
+
+
+@pytest.mark.slow
+def test_diagnose_of_2000_processes_ends_in_time(spawn: Spawner) -> None:
+    process = spawn.python(TREE, "40", "49")
+    process.wait_for(lambda: process.out().count("ready") == 40)
+    assert len(os.listdir("/proc")) > 2000
+    wait_until(lambda: diagnosed(process) < LATEST)
+
+
+def test_diagnose_of_a_process_that_ends_meanwhile_is_one_line(spawn: Spawner) -> None:
+    process = spawn.python(ENDS_MEANWHILE)
+    assert process.wait() == 2, process.output()
+    (line,) = process.err().splitlines()
+    assert line.startswith("holdfast: error: process ")
+    assert "ended" in line

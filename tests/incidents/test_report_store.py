@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import main
 from holdfast.incidents.evidence import Case, TriggerKind
 from holdfast.incidents.report.store import (
     IncidentError,
@@ -316,3 +318,38 @@ def test_reports_of_a_preemption_there_are_none(tmp_path: Path) -> None:
     put(tmp_path, 1, "a", 0, 5.1)
     story = Story().tell(0, "run_start", run_id="a").cycle(1, 0)
     assert found(tmp_path, story.tell(5, "preemption", cycle=0, signal="SIGTERM")) == {}
+
+
+# -- the page and the command of a report
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """The folder of a report, below one whose name needs quotes."""
+    run = tmp_path / "my run; x"
+    run.mkdir()
+    found = allocate_incident_dir(str(run), "run-1", 0)
+    write_report(found, *judged(NAMES[0]))
+    return found
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_page_of_an_incident_replaces_a_file_and_is_private(
+    place: str, tmp_path: Path, is_link: bool
+) -> None:
+    target, page = tmp_path / "target", tmp_path / "page.html"
+    target.write_text("precious")
+    target.chmod(0o644)
+    if is_link:
+        page.symlink_to(target)
+    else:
+        page.touch(0o644)
+    assert main(["incidents", place, "--html", str(page)]) == 0
+    assert target.read_text() == "precious"
+    assert not page.is_symlink()
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_report_in_a_folder_with_a_space_names_a_command_that_works(place: str) -> None:
+    (line,) = [each for each in (Path(place) / "report.txt").read_text().splitlines() if "--html" in each]
+    assert shlex.split(line.partition("holdfast ")[2])[:2] == ["incidents", place]
