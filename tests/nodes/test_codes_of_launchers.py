@@ -181,7 +181,7 @@ def test_ranks_that_cannot_be_started(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rank_that_sigkill_does_not_end(cluster: Cluster, freezer: Freezer) -> None:
-    """On one of two nodes. tests/monitor/test_supervision_of_a_job.py has a job of one node."""
+    """On one of two nodes. tests/monitor/test_supervision.py has a job of one node."""
     if not freezer.is_v1:
         pytest.skip("a process frozen by cgroup v2 dies of SIGKILL")
     job = Job(cluster, 2, "exit@b", "--workers-stop-timeout", "1", restarts=3, nnodes="1:2")

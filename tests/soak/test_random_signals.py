@@ -1,8 +1,8 @@
-"""Three minutes of random signals at every process of a job but the launcher: the weights of an undisturbed run.
+"""Random signals at every process of a job but the launcher, and preemptions: the weights of an undisturbed run.
 
-Ranks, the monitor, zygotes, standbys and the processes that host stores or guard the launcher get any signal that a
-process can get, at any moment; one that is stopped continues after a while or never. A SIGTERM at a rank asks the job
-to stop: it saves, ends with 0, and is started again.
+For three minutes ranks, the monitor, zygotes, standbys and the processes that host stores or guard the launcher get
+any signal that a process can get, at any moment; one that is stopped continues after a while or never. A SIGTERM at a
+rank asks the job to stop: it saves, ends with 0, and is started again.
 Does not cover: signals at the launcher itself (tests/launcher), more than one node, CUDA.
 """
 
@@ -15,14 +15,17 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
 from tests.launcher.conftest import Job, Jobs
-
-from .conftest import promised
+from tests.processes import Spawner
+from tests.ptl_resiliency.test_preemption_jobs import CEILING, LAUNCHER, agreed
+from tests.ptl_resiliency.test_preemption_jobs import Job as LightningJob
+from tests.soak.conftest import promised
 
 SECONDS = promised(180)
 STEPS = 8000  # more than a disturbed job can do in that time
@@ -128,3 +131,36 @@ def _send(job: Job, chance: random.Random) -> str:
         time.sleep(chance.uniform(0, 2))
         victim.send_signal(signal.SIGCONT)
     return name
+
+
+# -- a Lightning job of two ranks that is preempted at twenty random moments, and ends as if nothing had been
+
+TIMES = 20
+EPOCHS = 2000
+"""More than are trained in all starts but the last one."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_twenty_random_moments(spawn: Spawner, tmp_path: Path) -> None:
+    chance = random.Random(4)
+    job = LightningJob(spawn, tmp_path / "job", LAUNCHER, epochs=EPOCHS)
+    steps = []
+    for _ in range(TIMES):
+        process = job.start("--step=0.003", f"--workers={chance.choice((0, 2))}")
+        process.wait_for(r"^STEP \d+", CEILING)
+        time.sleep(chance.uniform(0.0, 1.5))  # the moment
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(CEILING) == 0, process.output()[-3000:]
+        before = job.step
+        job.stopped(process.output())
+        assert agreed(job.run_dir) == [job.step - before]
+        steps.append(job.step)
+    assert job.lengths(0) == job.lengths(1)
+    assert steps == sorted(set(steps))
+    job.epochs = reference_epochs = steps[-1] // 6 + 2
+    job.completed()
+    reference = LightningJob(spawn, tmp_path / "reference", LAUNCHER, epochs=reference_epochs)
+    reference.completed()
+    assert torch.equal(job.weights(), reference.weights())
+    assert [job.trained(rank) for rank in (0, 1)] == [reference.trained(rank) for rank in (0, 1)]

@@ -24,8 +24,7 @@ from tests.launcher.test_warm_start import named, standbys
 from tests.monitor.job import board_directory, monitor, ranks, tree, wait_gone
 from tests.processes import wait_until
 
-from .conftest import promised
-from .growth import Held, does_not_grow, grown, held
+from .conftest import Held, does_not_grow, grown, held, promised
 
 RANKS = 4
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

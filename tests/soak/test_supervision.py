@@ -21,8 +21,7 @@ from tests.launcher.conftest import Job, Jobs
 from tests.monitor.job import STEPS, WAYS_TO_HANG, board_directory, monitor, ranks, wait_gone
 from tests.processes import wait_until
 
-from .conftest import promised
-from .growth import held
+from .conftest import held, promised
 
 STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after seconds without progress
 
