@@ -11,7 +11,7 @@ from holdfast.fault_tolerance.board import BoardWriter, Limits
 from tests.launcher.conftest import Jobs
 from tests.monitor.conftest import MakeNode
 from tests.monitor.job import CLIENT, WAYS_TO_HANG
-from tests.monitor.node import Node, stubborn, victim
+from tests.monitor.node import Node, victim
 from tests.processes import Spawner
 
 LIMIT = 0.5
@@ -25,34 +25,6 @@ def heartbeats(hand: BoardWriter) -> None:
 def one_section(hand: BoardWriter) -> None:
     hand.connect()
     hand.start_section("step")
-
-
-def test_an_outer_section_is_found_while_inner_ones_toggle(node: Node) -> None:
-    (rank,) = node.start(Limits(sections={"epoch": 1.0, "step": 30.0}))
-    rank.hand.connect()
-    rank.hand.start_section("epoch")
-
-    def toggle() -> bool:
-        rank.hand.start_section("step")
-        rank.hand.end_section("step")
-        return not rank.lives
-
-    node.until(toggle, "the outer section was not found")
-    verdict = node.hear("verdict")
-    assert (verdict["section"], verdict["where"].split(" > ")[0]) == ("epoch", "epoch")
-
-
-def test_a_rank_that_ignores_the_signal_is_killed_after_the_patience(
-    make_node: MakeNode, spawn: Spawner
-) -> None:
-    node = make_node(termination=signal.SIGTERM, patience=0.5)
-    (rank,) = node.start(Limits(subsequent=LIMIT), stubborn(spawn))
-    heartbeats(rank.hand)
-    sent = node.hear("signal_sent")
-    escalated = node.hear("escalated")
-    assert (sent["signal"], escalated["signal"]) == ("SIGTERM", "SIGKILL")
-    assert rank.process.wait() == -signal.SIGKILL
-    assert len(node.heard("verdict")) == 1, "one hang is one verdict"
 
 
 def test_a_section_without_a_limit_does_not_hide_a_later_hang(node: Node) -> None:
