@@ -10,7 +10,7 @@ import nemo_run as run
 import pytest
 
 from holdfast.integrations.nemo_run import FaultTolerancePlugin, PreemptionPlugin
-from tests.autoresume.policy_cases import CASES, Case
+from tests.autoresume.test_policy import CASES, Case
 from tests.integrations.nemo_run.job_scripts import attempt, executor, script_for
 from tests.integrations.nemo_run.lightning_training import train
 
