@@ -133,7 +133,7 @@ pictures: $(VENV)/.dev
 	@$(BIN)/python scripts/pictures.py
 	@$(BIN)/python scripts/diagrams.py
 
-# From the code. docs/reference/phases.md comes from simulated jobs: `python -m tests.simulation.transitions`.
+# From the code. docs/reference/phases.md comes from simulated jobs: `python -m tests.simulation.golden`.
 reference: $(VENV)/.core
 	@$(BIN)/python -m scripts.reference
 

@@ -4,7 +4,7 @@
 
 A text that is missing or wrong on a page is changed in the code: the meaning of an option, the docstring of a field, an
 entry of a table. Links in these texts are relative to docs/. Does not cover: phases.md, which simulated jobs write
-(`python -m tests.simulation.transitions`), and pages with measurements.
+(`python -m tests.simulation.golden`), and pages with measurements.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation import log_texts
+from tests.simulation.golden import SEEDS, documented_texts, documented_transitions
 from tests.simulation.invariants import CheckedWorld
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.scenarios import plain, scenario
 from tests.simulation.search import run, shortened, simulate, story
-from tests.simulation.transitions import SEEDS, documented
 
 TRIED = 600
 """Seeds in which a mutation has to be found."""
@@ -30,10 +29,12 @@ def test_simulated_jobs_with_faults_hold_every_invariant(part: int) -> None:
     assert not violated, "\n".join(
         f"seed {each.seed}: {each.violation}\n{each.story}" for each in violated[:2]
     )
-    undocumented = {transition for found in outcomes for transition in found.transitions} - documented()
-    assert not undocumented, "run `python -m tests.simulation.transitions`"
-    new = {text for found in outcomes for text in found.log_texts} - log_texts.documented()
-    assert not new, f"read these lines, then run `python -m tests.simulation.log_texts`: {new}"
+    undocumented = {
+        transition for found in outcomes for transition in found.transitions
+    } - documented_transitions()
+    assert not undocumented, "run `python -m tests.simulation.golden`"
+    new = {text for found in outcomes for text in found.log_texts} - documented_texts()
+    assert not new, f"read these lines, then run `python -m tests.simulation.golden`: {new}"
 
 
 def test_simulation_of_one_seed_twice_is_the_same() -> None:
