@@ -4,7 +4,7 @@ Owns the program that ranks run here (`PRELUDE`: no torch, but steps that all ra
 collective), the launchers of a job (`Cluster`, `Node`), and the ways a node can go.
 What always holds: what a test has started is ended after it, and a node that was made to vanish leaves nothing in
 /dev/shm (a real one takes its memory along).
-Does not cover: real collectives, see `test_vanished_node.py`.
+Does not cover: real collectives, see `test_lost_nodes.py`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from holdfast.ptl_resiliency import StragglerDetectionCallback
 from holdfast.straggler import Detector
 from holdfast.straggler.session import Session
 from tests.processes import wait_until
-from tests.ptl_resiliency.small import AGAIN, At, Small, keeper, trainer
-from tests.ptl_resiliency.written_metrics import Values, of_csv, of_tensorboard
+from tests.ptl_resiliency.small import AGAIN, At, Small, Values, keeper, of_csv, of_tensorboard, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -33,7 +33,7 @@ from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from holdfast.straggler import Report, Verdict
 from tests.processes import Spawner
-from tests.ptl_resiliency.written_metrics import of_csv
+from tests.ptl_resiliency.small import of_csv
 
 SETTINGS = StragglerSettings(300.0, True, True, 1, 0.7, 0.7, False, True, 1, None)
 NAN = {0: math.nan, 1: math.nan, 2: math.nan}

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import nemo_run as run
 import torch
 
-from tests.integrations.nemo_run.stops_and_faults import RANK, fail_if_due, note
+from tests.integrations.nemo_run.plain_training import RANK, fail_if_due, note
 
 
 class WandbStandIn(pl.loggers.Logger):

@@ -1,6 +1,7 @@
 """A training that only counts: two ranks in step, a "checkpoint" after each step, the documented interfaces.
 
 plain_training.py FOLDER STEPS [FAULT ...]
+The Lightning training beside it has the same faults, and writes the same list of events.
 """
 
 from __future__ import annotations
@@ -13,7 +14,29 @@ from pathlib import Path
 
 from holdfast.fault_tolerance import RankMonitorClient
 from holdfast.fault_tolerance.stop import StopPoint, position
-from tests.integrations.nemo_run.stops_and_faults import ATTEMPT, CYCLE, RANK, fail_if_due, note
+
+RANK = int(os.environ.get("RANK", 0))
+ATTEMPT = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+CYCLE = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def note(folder: Path, what: str) -> None:
+    """A line of `folder`/events, which says when it was: attempt, restart, rank."""
+    with (folder / "events").open("a") as events:
+        events.write(f"{ATTEMPT}.{CYCLE} rank {RANK}: {what}\n")
+
+
+def fail_if_due(folder: Path, faults: list[str], step: int) -> None:
+    """`hang:STEP`, `exit:STEP` or `exit:STEP:TIMES`: rank 1 hangs, or ends with 3, at its first TIMES comings there."""
+    for fault in faults:
+        kind, due, *times = fault.split(":")
+        used = len(list(folder.glob(f"{kind}-{due}-*")))
+        if RANK == 1 and int(due) == step and used < int(times[0] if times else 1):
+            (folder / f"{kind}-{due}-{used}").touch()
+            note(folder, f"{kind} at step {step}")
+            if kind == "hang":
+                signal.pause()
+            sys.exit(3)
 
 
 def main(folder: Path, steps: int, faults: list[str]) -> None:
