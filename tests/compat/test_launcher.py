@@ -98,7 +98,7 @@ def test_every_age_s_spellings_under_both_names(spawn: Spawner, python: str, tmp
     told = {}
     for name, job in jobs.items():
         assert job.wait() == 0, job.output()
-        settings, environment, arguments = json.loads((tmp_path / name / "0.json").read_text())
+        _, settings, environment, arguments = json.loads((tmp_path / name / "0-0.json").read_text())
         assert environment.pop("FAULT_TOL_FINISHED_FLAG_FILE") == str(tmp_path / name / "finished")
         told[name] = (settings, environment)
         assert arguments == ["--ft-param-of=the script"]

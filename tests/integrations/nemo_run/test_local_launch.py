@@ -14,7 +14,7 @@ import pytest
 from tests.compat.conftest import linked, python  # noqa: F401
 from tests.processes import Spawner
 
-TRAINING = Path(__file__).parent / "train_with_the_second_name.py"
+TRAINING = Path(__file__).parents[2] / "compat" / "programs" / "shows_settings.py"
 
 DRIVER = """
 import sys
@@ -46,7 +46,7 @@ def test_a_local_run_restarts_and_gets_its_limits(
     assert run.wait(120) == 0, run.output()[-4000:]
     told = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("?-?.json")}
     assert told.keys() >= {"1-0", "0-1", "1-1"}, run.output()[-4000:]
-    for module, settings in told.values():
+    for module, settings, *_ in told.values():
         assert module == "holdfast.fault_tolerance.client"
         assert (settings["initial_rank_heartbeat_timeout"], settings["rank_heartbeat_timeout"]) == (
             61.0,

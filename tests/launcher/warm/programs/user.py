@@ -4,13 +4,14 @@ The line ends with `ahead` if the module was there at the script's start, else w
 """
 
 import importlib
+import locale
+import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
 import traceback
-
-import before
 
 RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
@@ -36,6 +37,45 @@ def where(error: Exception) -> str:
     return f"{traceback.extract_tb(error.__traceback__)[-1].line} ({error!r})"
 
 
+class Before:
+    """What a script finds before it imports one of `modules`, whose import changes it. Named as these are."""
+
+    @staticmethod
+    def changes_limits() -> None:
+        with open("/proc/self/status") as file:
+            assert "Umask:\t0077\n" not in file.read()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 777
+
+    @staticmethod
+    def changes_the_folder() -> None:
+        assert os.getcwd() == os.environ["STARTED_IN"], os.getcwd()
+
+    @staticmethod
+    def changes_the_locale() -> None:
+        assert locale.setlocale(locale.LC_NUMERIC) == "C"
+
+    @staticmethod
+    def chooses_a_start_method() -> None:
+        assert multiprocessing.get_start_method(allow_none=True) is None
+
+    @staticmethod
+    def handles_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            assert signal.getsignal(number) == signal.SIG_DFL, number
+
+    @staticmethod
+    def wraps_standard_output() -> None:
+        assert sys.stdout is sys.__stdout__
+
+    @staticmethod
+    def hooks_exceptions() -> None:
+        assert sys.excepthook.__module__ == "sitecustomize", sys.excepthook
+
+    @staticmethod
+    def reaps_children() -> None:
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+
+
 def use(name: str) -> None:
     ahead = "ahead" if name in sys.modules else "here"
     try:
@@ -51,7 +91,7 @@ def use(name: str) -> None:
 
 for name in sys.argv[1:]:
     try:
-        getattr(before, name, lambda: None)()
+        getattr(Before, name, lambda: None)()
     except AssertionError as error:
         say(name, "FAULT", "before its import", where(error))
 meet("begun")
