@@ -1,4 +1,4 @@
-"""What the monitor is made of and what it withstands: signals, bad boards, recycled pids, ten thousand looks."""
+"""The monitor as a process: what it withstands, what it sees of others, whom it signals, its start and its end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import contextlib
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +25,17 @@ from hypothesis import strategies as st
 
 from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout, writer
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
+from holdfast.fault_tolerance.monitor import main as starting
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
 from holdfast.fault_tolerance.monitor.deadlines import Milestones, Suspensions, deadlines, next_scan
 from holdfast.fault_tolerance.monitor.hang_handler import describe
-from holdfast.fault_tolerance.monitor.main import command
-from holdfast.fault_tolerance.monitor.watch import Watch
-from holdfast.fault_tolerance.processes import proc
-from tests.processes import Spawned, Spawner, wait_until
-
-from .node import Node, identity, state, victim
-from .test_hangs import heartbeats
-from .values import SECOND
+from holdfast.fault_tolerance.monitor.main import clean_up, command, start
+from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
+from holdfast.fault_tolerance.processes import kill, proc
+from tests.monitor.node import Node, identity, state, stubborn, victim
+from tests.monitor.test_hangs import heartbeats
+from tests.monitor.values import SECOND
+from tests.processes import Spawned, Spawner, alive, wait_until
 
 LIMIT = 0.5
 MEANT_FOR_THE_TRAINING = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"]
@@ -270,3 +276,302 @@ def test_an_error_about_one_rank_leaves_the_others_supervised(
         "local rank 0 is no longer watched" in one["text"] for one in said if one["event"] == "unreadable"
     ] == [True]
     assert ranks[1].wait() == -signal.SIGKILL and ranks[0].returncode is None
+
+
+# -- processes as the kernel shows them; signals reach the process meant or none
+
+NOBODY = 2**22 + 1  # beyond the largest pid that Linux gives
+
+
+def stat(pid: int, ppid: int) -> proc.Stat:
+    return proc.Stat(pid, "S", ppid, 1, 0, pid, 0)
+
+
+def test_a_process_with_a_name_that_looks_like_its_state_is_read_rightly(
+    spawn: Spawner, tmp_path: Path
+) -> None:
+    program = tmp_path / "a) Z 1 ("
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    shutil.copy(sleep, program)
+    process = spawn([program, "999"])
+    wait_until(lambda: b"a) Z 1 (" in Path(f"/proc/{process.pid}/stat").read_bytes())
+    found = proc.stat(process.pid)
+    assert found is not None
+    assert (found.pid, found.ppid, found.session) == (process.pid, os.getpid(), process.pid)
+    assert found.state in "SRD"
+
+
+def test_nobody_is_told_as_nobody() -> None:
+    assert proc.stat(NOBODY) is None
+    assert proc.start_time(NOBODY) is None
+    assert proc.wait_channel(NOBODY) == ""
+    assert not proc.has_environment(NOBODY, b"")
+    assert not proc.is_running(NOBODY, 1)
+
+
+@pytest.mark.parametrize(
+    ("roots", "expected"),
+    [({1}, {2, 3, 4, 5}), ({2}, {3, 4}), ({5}, set()), ({2, 3}, {4}), ({NOBODY}, set())],
+)
+def test_descendants(roots: set[int], expected: set[int]) -> None:
+    tree = {pid: stat(pid, ppid) for pid, ppid in [(2, 1), (3, 2), (4, 3), (5, 1)]}
+    assert proc.descendants(roots, tree) == expected
+
+
+def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> None:
+    process = victim(spawn)
+    who = identity(process)
+    with kill.verified(who.pid, who.start_time) as handle:
+        assert handle is not None
+        process.kill()
+        assert not kill.send(handle, signal.SIGTERM)
+    assert not kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
+
+
+def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:
+    polite, deaf, stopped = victim(spawn), stubborn(spawn), victim(spawn)
+    stopped.send_signal(signal.SIGSTOP)
+    everybody = {each.pid: identity(each).start_time for each in (polite, deaf, stopped)}
+
+    def running() -> dict[int, int]:
+        return {pid: start for pid, start in everybody.items() if proc.is_running(pid, start)}
+
+    asked, left = kill.end_all(running, grace=2.0, limit=60.0)
+    assert (asked, left) == (set(everybody), set())
+    assert polite.wait() == -signal.SIGTERM
+    assert stopped.wait() == -signal.SIGTERM
+    assert deaf.wait() == -signal.SIGKILL
+
+
+def test_who_does_not_go_within_the_limit_is_named() -> None:
+    asked, left = kill.end_all(lambda: {NOBODY: 1}, grace=0.0, limit=0.05)
+    assert asked == left == {NOBODY}
+
+
+def test_the_environment_marks_who_belongs_to_a_job(spawn: Spawner) -> None:
+    ours, other = spawn(["sleep", "999"], env={"HOLDFAST_PROBE": "/dev/shm/probe-1/x"}), victim(spawn)
+    found = kill.marked(b"/dev/shm/probe-1/", set())
+    assert found == {ours.pid: identity(ours).start_time}
+    assert kill.marked(b"/dev/shm/probe-1/", {ours.pid}) == {}
+    assert other.returncode is None
+
+
+def test_a_session_outlives_its_leader_and_is_not_taken_for_anothers(spawn: Spawner) -> None:
+    leader = spawn.python(
+        "import subprocess; print(subprocess.Popen(['sleep', '999']).pid, flush=True); input()"
+    )
+    match = leader.wait_for(r"^(\d+)$")
+    assert isinstance(match, re.Match)
+    child = int(match.group(1))
+    started = proc.start_time(leader.pid) or 0
+    leader.wait()
+    found = kill.in_sessions({leader.pid: started}, set())
+    assert found == {child: proc.start_time(child)}
+    assert kill.in_sessions({leader.pid: started}, {child}) == {}
+    os.kill(child, signal.SIGKILL)
+
+
+def test_a_recycled_leader_is_no_leader(spawn: Spawner) -> None:
+    process = victim(spawn)
+    assert kill.in_sessions({process.pid: identity(process).start_time - 1}, set()) == {}
+
+
+# -- ending a hung rank: the configured signal, SIGKILL when that was not enough -----------------------------
+
+
+NOW = 1000 * SECOND
+
+
+def test_another_signal_comes_first_and_sigkill_after_the_patience(spawn: Spawner) -> None:
+    rank = stubborn(spawn)
+    who = identity(rank)
+    terminator = Terminator(signal.SIGTERM, grace=5.0)
+    assert terminator.terminate(who, NOW) == "SIGTERM"
+    assert terminator.next_ns == NOW + 5 * SECOND
+    terminator.extend(100 * SECOND)  # the node was suspended
+    assert terminator.next_ns == NOW + 105 * SECOND
+    assert terminator.kill_expired(NOW + 105 * SECOND - 1) == []
+    assert rank.returncode is None
+    assert terminator.kill_expired(NOW + 105 * SECOND) == [who]
+    assert rank.wait() == -signal.SIGKILL
+    assert terminator.next_ns is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_rank_gets_it_too(spawn: Spawner, number: signal.Signals) -> None:
+    rank = victim(spawn)
+    rank.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state(rank) == "T")
+    assert Terminator(number, grace=5.0).terminate(identity(rank), NOW) == number.name
+    assert rank.wait() == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_with_the_pid_and_another_start_time_is_nobody(
+    spawn: Spawner, number: signal.Signals
+) -> None:
+    other = victim(spawn)
+    other.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state(other) == "T")
+    meant = replace(identity(other), start_time=identity(other).start_time - 1)
+    terminator = Terminator(number, grace=0.0)
+    assert terminator.terminate(meant, NOW) is None
+    assert terminator.kill_expired(NOW + SECOND) == []
+    assert state(other) == "T", "not even SIGCONT may reach it"
+
+
+# -- starting a monitor: neither the user's environment nor what else is installed reaches it ----------------
+
+
+PROBE = """
+import dataclasses, json, os, sys
+
+def main():
+    channel = json.loads(sys.argv[-1])["channel"]
+    found = {"env": dict(os.environ), "dataclasses": dataclasses.__file__, "session": os.getsid(0) == os.getpid()}
+    os.write(channel, json.dumps(found).encode())
+"""
+
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.stdin.readline()
+from holdfast.fault_tolerance.monitor import main
+main.ignore_signals()
+import signal
+print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), flush=True)
+sys.stdin.readline()
+"""
+
+
+@dataclass
+class Given:
+    channel: int
+
+
+def test_neither_environment_nor_other_packages_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "probe.py").write_text(PROBE)
+    # An old backport in site-packages must not take the place of the standard library.
+    (tmp_path / "dataclasses.py").write_text("raise SystemExit('the backport was imported')")
+    monkeypatch.setattr(starting, "PACKAGE_ROOT", str(tmp_path))
+    for name in ("LD_PRELOAD", "MALLOC_CONF", "PYTHONMALLOC", "FT_RANK_MONITOR_IPC_SOCKET", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    monkeypatch.setenv("HOLDFAST_MINE", "1")
+    mine, theirs = os.pipe()
+    process = starting.start("probe", Given(theirs), theirs)
+    os.close(theirs)
+    with open(mine, encoding="utf-8") as pipe:
+        found = json.load(pipe)
+    assert process.wait(60) == 0
+    env = found["env"]
+    assert env["LD_LIBRARY_PATH"] == "/nowhere"
+    assert env["HOLDFAST_MINE"] == "1"
+    assert {name for name in env if not name.startswith("HOLDFAST_")} <= set(starting.KEPT)
+    assert found["session"] is True
+    assert found["dataclasses"] != str(tmp_path / "dataclasses.py")
+
+
+def test_signals_that_come_before_the_first_line_are_dropped() -> None:
+    command = [sys.executable, "-I", "-S", "-c", CODE, starting.PACKAGE_ROOT]
+    with starting.spawn_shielded():
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdin and child.stdout
+        for number in starting.SHIELDED:
+            child.send_signal(number)
+        child.stdin.write("continue\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "[]\n", "nothing stays blocked for what a monitor starts"
+        for number in starting.SHIELDED:
+            child.send_signal(number)
+    assert child.returncode == 0
+
+
+def test_the_starter_gets_its_signals_afterwards() -> None:
+    got = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    try:
+        with starting.spawn_shielded():
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            assert not got
+        assert got == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# -- the launcher is gone: in which order its monitor ends what is left, and which monitor does --------------
+
+
+def _admit(folder: str, local_rank: int, process: Spawned) -> None:
+    board = Board.create(os.path.join(folder, "cycle-0", f"{local_rank}.board"), Limits())
+    board.bind_process(identity(process, rank=local_rank, started_ns=time.monotonic_ns()))
+    board.close()
+
+
+def test_no_environment_is_read_before_the_ranks_have_ended(
+    folder: str, spawn: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read can block forever; then at least the ranks and the directory are gone."""
+    ranks = [victim(spawn), stubborn(spawn)]
+    for local_rank, process in enumerate(ranks):
+        _admit(folder, local_rank, process)
+    seen: list[tuple[bool, bool]] = []
+
+    def has_environment(pid: int, marker: bytes) -> bool:
+        seen.append((any(alive(rank.pid) for rank in ranks), os.path.exists(folder)))
+        return False
+
+    monkeypatch.setattr(proc, "has_environment", has_environment)
+    settings = Settings(folder, 1.0, signal.SIGKILL, 1.0)
+    clean_up(Watch(settings, lambda _: None), folder)
+    assert [rank.wait() for rank in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
+    assert set(seen) == {(False, False)}
+
+
+def test_a_rank_that_was_just_being_started_is_found(folder: str, spawn: Spawner) -> None:
+    """It gets the environment by which it is known after the first look."""
+    late = f"while [ -e {folder} ]; do sleep 0.02; done; sleep 0.2; exec env BOARD={folder}/0 sleep 600"
+    rank = spawn(["sh", "-c", late])
+    clean_up(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), lambda _: None), folder)
+    assert rank.wait() == -signal.SIGTERM
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_the_environment_of_another_users_process_is_not_read() -> None:
+    for user, ours in ((None, True), (65534, False)):
+        process = subprocess.Popen(["sleep", "600"], env={"MARK": "a mark of this test"}, user=user)
+        try:
+            wait_until(lambda pid=process.pid: b"MARK" in Path(f"/proc/{pid}/environ").read_bytes())  # type: ignore[misc]
+            assert proc.has_environment(process.pid, b"a mark of this test") is ours
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("superseded", [True, False])
+def test_only_the_monitor_in_charge_cleans_up(folder: str, spawn: Spawner, superseded: bool) -> None:
+    """It sleeps when it is superseded and its launcher ends, so it learns of both at once."""
+    launcher, rank = victim(spawn), victim(spawn)
+    _admit(folder, 0, rank)
+    control = ControlPage(folder)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    who = identity(launcher)
+    of_it = {"launcher_pid": who.pid, "launcher_start": who.start_time, "channel": theirs.fileno()}
+    settings = Settings(folder, 5.0, signal.SIGKILL, 1.0, **of_it)
+    with ours, theirs:
+        monitor = start(MAIN, settings, theirs.fileno())
+        wait_until(lambda: control.tick > 0, what="the first look")
+        monitor.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state(monitor) == "T", what="a monitor that is stopped")
+        if superseded:
+            control.epoch += 1
+        launcher.stop(signal.SIGKILL)
+        monitor.send_signal(signal.SIGCONT)
+        assert monitor.wait(60) == 0
+    control.close()
+    assert os.path.exists(folder) is superseded
+    assert (rank.returncode is None) is superseded

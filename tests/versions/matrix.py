@@ -37,8 +37,8 @@ ROWS = {
 FRAMEWORKS = {"lightning": "ptl_resiliency", "transformers": "integrations/transformers"}
 TESTS = [
     "tests/versions/test_supported_torch.py",
-    "tests/config/test_torch_options.py::test_known_options_are_those_of_the_installed_torch",
-    "tests/config/test_torch_options.py::test_keys_are_those_that_the_installed_torch_reads",
+    "tests/config/test_options.py::test_known_options_are_those_of_the_installed_torch",
+    "tests/config/test_options.py::test_keys_are_those_that_the_installed_torch_reads",
     "tests/ptl_resiliency/test_last_checkpoint.py",
     "tests/integrations/transformers/test_whole_checkpoints.py",
 ]

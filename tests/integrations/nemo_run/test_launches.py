@@ -1,7 +1,8 @@
-"""Chains of jobs that NeMo-Run submits to a real Slurm: its own launcher and job script, and ours."""
+"""Trainings that NeMo-Run starts: chains of jobs on a real Slurm, and its FaultTolerance launcher on this machine."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.conftest import linked, python  # noqa: F401
 from tests.processes import Spawned, Spawner, wait_until
 from tests.slurm.cluster import Cluster
 
@@ -148,3 +150,47 @@ def test_a_time_limit_goes_on_in_another_job(cluster: Cluster, chain: Chains) ->
     wait_until(lambda: not cluster.run("squeue", "--noheader"), 60, "no job to be left")
     *earlier, last = job.results()  # one for each minute that the training took
     assert (set(earlier), last) == ({"P"}, "S")
+
+
+# -- without Slurm, for those who change nothing: no plugin of ours, the training imports `nvidia_resiliency_ext`
+
+TRAINING = Path(__file__).parents[2] / "compat" / "programs" / "shows_settings.py"
+
+DRIVER = """
+import sys
+import nemo_run as run
+from nemo_run.config import set_nemorun_home
+
+set_nemorun_home(sys.argv[1])
+launcher = run.FaultTolerance(
+    max_restarts=2, initial_rank_heartbeat_timeout=61, rank_heartbeat_timeout=31,
+    workload_check_interval=1, rank_termination_signal="SIGTERM", log_level="DEBUG", rdzv_port=0,
+)
+with run.Experiment("local", executor=run.LocalExecutor(ntasks_per_node=2, launcher=launcher)) as experiment:
+    experiment.add(run.Script(path=sys.argv[2], args=[sys.argv[1]], entrypoint="python"), name="train")
+    experiment.run(detach=False, tail_logs=True)
+"""
+
+
+def test_a_local_run_restarts_and_gets_its_limits(
+    spawn: Spawner,
+    tmp_path: Path,
+    python: str,  # noqa: F811
+) -> None:
+    tools = Path(python).parent  # `ft_launcher` is the command of this environment
+    run = spawn(
+        [python, "-c", DRIVER, tmp_path, TRAINING],
+        env={"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
+    )
+    assert run.wait(120) == 0, run.output()[-4000:]
+    told = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("?-?.json")}
+    assert told.keys() >= {"1-0", "0-1", "1-1"}, run.output()[-4000:]
+    for module, settings, *_ in told.values():
+        assert module == "holdfast.fault_tolerance.client"
+        assert (settings["initial_rank_heartbeat_timeout"], settings["rank_heartbeat_timeout"]) == (
+            61.0,
+            31.0,
+        )
+        assert settings["workload_check_interval"] == 1.0
+        assert (settings["rank_termination_signal"], settings["log_level"]) == ("SIGTERM", "DEBUG")
+    assert "[holdfast]" in run.output()
