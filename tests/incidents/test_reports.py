@@ -423,6 +423,7 @@ def test_bars_lie_within_the_window() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 @pytest.mark.parametrize("name", ["1", "16384"])
 def test_a_browser_lays_it_out_and_runs_no_script(tmp_path: Path, name: str) -> None:
     html = page(*INCIDENTS[name]())

@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.faults.nccl_evidence import BUSY, INCIDENTS, Job
 from holdfast.fault_tolerance.launcher.incident_report import Summary, judged_failure
+from holdfast.incidents import evidence as E
 from holdfast.incidents import judge as judge_fragments
-from holdfast.incidents.evidence import Case, Collective, Frame, RankEvidence, Thread
+from holdfast.incidents.evidence import Case, Collective, Frame, RankEvidence
 from holdfast.incidents.report.text import report_lines
 from holdfast.incidents.rules import judge as judgement
 from holdfast.incidents.rules.recorder import breaks_its_pattern, odd
@@ -67,7 +68,7 @@ def in_synchronize(number: int, *entries: Collective) -> RankEvidence:
     calls = frames(
         "synchronize (torch/cuda/__init__.py:1162)\ntrain_step (train.py:46)\n<module> (train.py:85)"
     )
-    return rank(number, "busy", collectives=entries, stacks=(Thread("MainThread", calls, main=True),))
+    return rank(number, "busy", collectives=entries, stacks=(E.Thread("MainThread", calls, main=True),))
 
 
 GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.0, sizes="")
@@ -169,7 +170,7 @@ def test_a_pattern_needs_two_rounds() -> None:
 def test_a_rank_that_has_not_come_from_the_start_keeps_those_waiting_that_have() -> None:
     """Such as one with a wrong world size. A group that it makes later shows nothing: all ranks make those together."""
     starts = (Frame("init_process_group", INSTALLED + "torch/distributed/distributed_c10d.py", 1899),)
-    off = replace(rank(1), stacks=(Thread("MainThread", (*starts, *frames(STACKS["sleep"])), main=True),))
+    off = replace(rank(1), stacks=(E.Thread("MainThread", (*starts, *frames(STACKS["sleep"])), main=True),))
     expect(case(rank(0, "barrier"), off), (1, "startup"))
     assert judge(case(rank(0, "barrier"), rank(1, "new_group"))).kind != "startup"
 
