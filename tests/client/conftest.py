@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,17 +15,12 @@ from holdfast.fault_tolerance.board import Board, Identity
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
-from tests.counting import arm, fresh  # noqa: F401
+from tests.board.conftest import shm
+from tests.counting import arm, fresh
+
+__all__ = ["arm", "fresh", "shm"]
 
 NO_FLOORS = Floors(0.0, 0.0)
-
-
-@pytest.fixture
-def shm() -> Iterator[Path]:
-    """A folder on tmpfs, removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="hf-test-client-", dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -21,10 +20,11 @@ from holdfast.incidents.capture import capture, py_spy
 from holdfast.incidents.capture.capture import gather
 from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 from holdfast.incidents.evidence import CRASH, Missing, NodeEvidence, RankEvidence, StackSource
+from tests.board.conftest import shm
 from tests.monitor.job import Freezer, freezer
 from tests.processes import Spawned, Spawner, wait_until
 
-__all__ = ["freezer"]
+__all__ = ["freezer", "shm"]
 
 SLEEPS = "import time; print('on', flush=True); time.sleep(600)"
 IN_STATE_D = """
@@ -42,19 +42,12 @@ def sleeper(spawn: Spawner) -> Spawned:
 
 
 @pytest.fixture
-def boards() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="hf-test-evidence-", dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def local(boards: Path) -> Iterator[MakeRank]:
+def local(shm: Path) -> Iterator[MakeRank]:
     """`local(process)`: a rank with a board, to which the process need not have written."""
     open_: list[Board | BoardReader] = []
 
     def make(process: Spawned, number: int = 0, prefix: str = "") -> LocalRank:
-        path = str(boards / f"{number}.board")
+        path = str(shm / f"{number}.board")
         board = Board.create(path, Limits())
         started = proc.start_time(process.pid) or 1
         board.bind_process(Identity(process.pid, started, number, number, 0, time.monotonic_ns()))
@@ -76,7 +69,7 @@ def one(rank: LocalRank, seconds: float = LATE, *, ask: bool = False, pause: flo
     return found
 
 
-def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank, boards: Path) -> None:
+def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank, shm: Path) -> None:
     code = (
         "import os, sys, time\n"
         "from holdfast.fault_tolerance.board import BoardWriter\n"
@@ -87,7 +80,7 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
     still = sleeper(spawn)
     wait_until(lambda: (found := proc.stat(still.pid)) and found.state == "S")
     first = local(still, 0)
-    path = boards / "1.board"
+    path = shm / "1.board"
     Board.create(str(path), Limits()).close()
     mover = spawn.python(code, str(path))
     mover.wait_for("on")
@@ -137,12 +130,12 @@ def test_ranks_below_a_shell_and_their_workers(spawn: Spawner, local: MakeRank) 
 
 
 def test_the_process_that_is_armed_is_the_one_that_matters(
-    spawn: Spawner, local: MakeRank, boards: Path
+    spawn: Spawner, local: MakeRank, shm: Path
 ) -> None:
     """A file of another kind in the place of that of the armed process is left out."""
     rank = spawn(["sh", "-c", "sleep 600 & echo $!; wait"])
     below = int(rank.wait_for(r"^(\d+)$").group(1))  # type: ignore[union-attr]
-    who, armed = local(rank, prefix=f"{boards}/0"), boards / "0.armed"
+    who, armed = local(rank, prefix=f"{shm}/0"), shm / "0.armed"
 
     def meant() -> int:
         found = one(who)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from tests.processes import Spawned, Spawner
+from tests.processes import CEILING, Spawned, Spawner
 
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -102,24 +102,37 @@ def records(journal: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines() if line.strip()]
 
 
-class Job:
-    """One launcher and what is known of its ranks. `run_dir` is its run directory, `notes` a folder for its ranks."""
+class Launched:
+    """One launcher. `run_dir` is its run directory."""
 
-    def __init__(self, spawned: Spawned, run_dir: Path, notes: Path) -> None:
+    def __init__(self, spawned: Spawned, run_dir: Path) -> None:
         self.spawned = spawned
         self.run_dir = run_dir
-        self.notes = notes
 
     @property
     def pid(self) -> int:
         """The launcher's."""
         return self.spawned.pid
 
-    def wait_for(self, what: str) -> re.Match[str]:
+    def wait_for(self, what: str, ceiling: float = CEILING) -> re.Match[str]:
         """Wait until the output, standard error included, matches a regular expression (multi-line)."""
-        found = self.spawned.wait_for(what)
+        found = self.spawned.wait_for(what, ceiling)
         assert isinstance(found, re.Match)
         return found
+
+    def end(self, code: int, ceiling: float = CEILING) -> str:
+        """Wait for the end with this exit code; returns what the launcher and the ranks wrote to standard error."""
+        ended = self.spawned.wait(ceiling)
+        assert ended == code, f"exit code {ended} instead of {code}:\n{self.spawned.output()[-6000:]}"
+        return self.spawned.err()
+
+
+class Job(Launched):
+    """A job of one node, and what is known of its ranks. `notes` is a folder for these."""
+
+    def __init__(self, spawned: Spawned, run_dir: Path, notes: Path) -> None:
+        super().__init__(spawned, run_dir)
+        self.notes = notes
 
     def tell(self, word: str) -> None:
         """Say a word to the ranks (`told`, `until` in `PRELUDE`)."""
@@ -151,12 +164,6 @@ class Job:
             return sum(map(is_zombie, psutil.Process(self.pid).children())) >= count
 
         self.spawned.wait_for(ended)
-
-    def end(self, code: int) -> str:
-        """Wait for the end with this exit code; returns what the launcher and the ranks wrote to standard error."""
-        ended = self.spawned.wait()
-        assert ended == code, f"exit code {ended} instead of {code}:\n{self.spawned.output()[-4000:]}"
-        return self.spawned.err()
 
     def said(self) -> list[str]:
         """The launcher's own lines so far."""

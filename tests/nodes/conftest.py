@@ -26,9 +26,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.launcher.conftest import LAUNCHER, records
+from tests.launcher.conftest import LAUNCHER, Launched, records
 from tests.launcher.conftest import PRELUDE as OF_ONE_NODE
-from tests.processes import CEILING, Spawned, Spawner, alive, free_port, wait_until
+from tests.processes import Spawned, Spawner, alive, free_port, wait_until
 
 PRELUDE = (
     OF_ONE_NODE
@@ -76,24 +76,12 @@ say("finished")
 """Takes steps until the test says "finish"."""
 
 
-class Node:
-    """One launcher. `name` is what the test calls it; its ranks find it in $NODE."""
+class Node(Launched):
+    """One of several launchers. `name` is what the test calls it; its ranks find it in $NODE."""
 
     def __init__(self, name: str, spawned: Spawned, run_dir: Path) -> None:
+        super().__init__(spawned, run_dir)
         self.name = name
-        self.spawned = spawned
-        self.run_dir = run_dir
-
-    @property
-    def pid(self) -> int:
-        """The launcher's."""
-        return self.spawned.pid
-
-    def wait_for(self, what: str, ceiling: float = CEILING) -> re.Match[str]:
-        """Wait until the output matches a regular expression (multi-line)."""
-        found = self.spawned.wait_for(what, ceiling)
-        assert isinstance(found, re.Match)
-        return found
 
     def hear(self, word: str, cycle: int, *, ranks: int = 2) -> set[int]:
         """Wait until this many ranks of this node said a line that matches `word` in this cycle; returns them."""
@@ -106,12 +94,6 @@ class Node:
         found = self.spawned.wait_for(who)
         assert isinstance(found, set)
         return found
-
-    def end(self, code: int, ceiling: float = CEILING) -> str:
-        """Wait for the end with this exit code; returns what went to standard error."""
-        ended = self.spawned.wait(ceiling)
-        assert ended == code, f"{self.name} ended with {ended}, not {code}:\n{self.spawned.output()[-6000:]}"
-        return self.spawned.err()
 
     def journal(self, *kinds: str) -> list[dict[str, Any]]:
         """The journal's records of these kinds, in order."""

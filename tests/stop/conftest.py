@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,9 @@ import pytest
 
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
+from tests.board.conftest import shm
+
+__all__ = ["shm"]
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +21,11 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def board_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def board_path(shm: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where this rank's board would be."""
-    folder = Path(tempfile.mkdtemp(prefix="hf-test-stop-", dir="/dev/shm"))
-    path = str(folder / "0.board")
+    path = str(shm / "0.board")
     monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, path)
-    yield path
-    shutil.rmtree(folder)
+    return path
 
 
 @pytest.fixture

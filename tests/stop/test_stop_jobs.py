@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs
+from tests.launcher.conftest import Job, Jobs, jobs
 from tests.nodes.conftest import Cluster, Node
 from tests.processes import Spawner
+
+__all__ = ["jobs"]
 
 # -- a TCP proxy: a store that is far away, or busy -----------------------------------------------------------
 
@@ -132,12 +134,6 @@ def train(batches=10**9, seconds=0.001):
 
 
 AGREED = r"all ranks stop after batch (\d+)"
-
-
-@pytest.fixture
-def jobs(spawn: Spawner, tmp_path: Path) -> Iterator[Jobs]:
-    """As in the launcher's tests."""
-    yield Jobs(spawn, tmp_path)
 
 
 def stopped_at(*launchers: Job | Node) -> dict[int, int]:
