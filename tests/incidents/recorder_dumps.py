@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import time
 from argparse import Namespace
@@ -15,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.incidents.capture.stack_request import read_answer
 from holdfast.incidents.evidence import Case, Collective, RankEvidence, StackSource, Thread
 from holdfast.incidents.rules import judge
 from holdfast.incidents.verdict import Judgement
+from tests.client.conftest import prologue
 from tests.incidents.cases import board, frames, node, process
 
 VERSION = "2.10"
@@ -181,10 +180,7 @@ def evidence(recorder: Recorder) -> RankEvidence:
 @cache
 def rank_answer() -> ModuleType:
     """The module by which the helper thread of a rank answers."""
-    spec = importlib.util.spec_from_file_location("rank_answer_of_a_test", f"{PROLOGUE}/rank_answer.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module: ModuleType = prologue("rank_answer")
     return module
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig
 from holdfast.fault_tolerance.board import Board
-from tests.client.conftest import board, shm  # noqa: F401
-from tests.counting import arm, fresh  # noqa: F401
+from tests.client.conftest import arm, board, fresh, shm  # noqa: F401
 from tests.ptl_resiliency.small import TinyModel, saving, trainer
 
 SECTIONS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
