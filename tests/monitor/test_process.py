@@ -1,4 +1,4 @@
-"""The monitor as a process: what it withstands, what it sees of others, whom it signals, its start and its end."""
+"""The monitor as a process: what it withstands, what it sees of others, which process it signals, its start and end."""
 
 from __future__ import annotations
 
