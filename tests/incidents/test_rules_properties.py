@@ -278,6 +278,7 @@ def large_job(culprit: int) -> Case:
     return Case(tuple(nodes))
 
 
+@pytest.mark.variant
 def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
     """The limit includes making the evidence, and is generous for a busy machine."""
     began = time.process_time()
@@ -287,6 +288,7 @@ def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
     assert time.process_time() - began < 30.0
 
 
+@pytest.mark.variant
 def test_sixteen_thousand_ranks_that_all_wait() -> None:
     ranks = [rank(n, collectives=(entry(900, sizes="[[8]]" if n == 77 else "[[4]]"),)) for n in range(16384)]
     began = time.process_time()
