@@ -27,6 +27,7 @@ pytest_plugins = ["tests.processes"]
 
 TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
+REGRESSIONS = TESTS.parent / "docs" / "regressions.md"
 
 # Two shared cores: how long one example takes, or its making, says nothing about the code. The same examples in each
 # run, so that who changes something sees what that changed; `make test-all` looks for new ones.
@@ -67,8 +68,7 @@ def _is_pure(file: Path) -> bool:
 @cache
 def regressions() -> frozenset[str]:
     """The tests that docs/regressions.md names: files, and tests of files as `FILE::NAME`."""
-    page = (TESTS.parent / "docs" / "regressions.md").read_text()
-    return frozenset(re.findall(r"`(tests/[^`]+)`", page))
+    return frozenset(re.findall(r"`(tests/[^`]+)`", REGRESSIONS.read_text()))
 
 
 def _is_left_out(file: Path, config: pytest.Config) -> bool:

@@ -64,7 +64,6 @@ def _(point: InjectionPoint, path: str) -> None:
     subprocess.run(["cat", clip], check=True)
 
 
-# Its text says which process was killed, and no more.
 @_five("dataset_retries", "data_loading", ("step",), at="data")
 @also("user_code", _LOOPS)
 def _(point: InjectionPoint, path: str) -> str:
@@ -340,7 +339,6 @@ def _(point: InjectionPoint) -> None:
     flight.sum().backward()
 
 
-# The thread hands it on, and the main thread raises two steps later.
 @_ten("queue_at_exit", "shutdown", ("shutdown",), options=FINISHED)
 @also("lock", "it joins a thread of its own")
 def _(point: InjectionPoint) -> None:
@@ -349,7 +347,6 @@ def _(point: InjectionPoint) -> None:
     point.ward.events.put(bytes(1 << 20))
 
 
-# The main thread ends by the KeyboardInterrupt, which Python turns into SIGINT.
 @_ten("package_mount_hangs", "uninterruptible", ("import",), waits=True, needs=("fuse",))
 def _(point: InjectionPoint) -> None:
     """A rank imports a package from a filesystem that does not answer."""
@@ -389,7 +386,6 @@ def _(point: InjectionPoint, tensor: Any) -> None:
     """One rank has a loss that is not finite, and leaves out the sums of the gradients of this step."""
 
 
-# The others agree with each other; gloo aborts the rank that gets more than it expects.
 @_ten("meets_in_thread", "mismatched_collective", ("checkpoint",), at="storage", layouts=THREE, hangs=None)
 @also("missing_collective", "its thread is in a barrier to which no other rank comes")
 def _(point: InjectionPoint, path: str) -> None:

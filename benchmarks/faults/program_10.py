@@ -180,8 +180,6 @@ class Hive:
             else:
                 dist.all_gather_object(marks, self.honey.sum().item(), group=self.dance)
             opinion = [marks]
-        if (joint := point.joint("validation", step)) is not None:
-            joint(point, torch.zeros(8), None)
         dist.broadcast_object_list(opinion, self.scouts[0])
 
     def _seal(self, step: int) -> None:

@@ -72,6 +72,10 @@ def in_synchronize(number: int, *entries: Collective) -> RankEvidence:
 
 
 GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.0, sizes="")
+TWO_KINDS = (
+    *(entry(at, sizes="[[8]]", ago=40.0 - at) for at in (1, 3)),
+    entry(2, "gloo:broadcast", ago=38.0),
+)
 OF_THE_STEP = entry(4, ago=31.5, state="completed")
 ALL_STARTED = entry(7, "nccl:all_reduce", state="started", backend="nccl")
 COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
@@ -88,6 +92,17 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
             ),
         ),
         (0, "mismatched_collective", MEDIUM),
+    ),
+    "two ranks, one of which has left the place where the other waits": (
+        case(
+            rank(0, collectives=(*TWO_KINDS, entry(4, sizes="[[8]]"))),
+            rank(
+                1,
+                "barrier",
+                collectives=(*TWO_KINDS, entry(4, "gloo:broadcast", ago=31.5), entry(5, "gloo:barrier")),
+            ),
+        ),
+        (None, "mismatched_collective", LOW),
     ),
     "the odd size of four": (
         each_in(*(entry(9, sizes="[[8]]" if number == 2 else "[[4]]") for number in range(4))),

@@ -288,9 +288,11 @@ def test_sixteen_thousand_ranks_are_judged_in_seconds() -> None:
     assert time.process_time() - began < 30.0
 
 
-@pytest.mark.variant
-def test_sixteen_thousand_ranks_that_all_wait() -> None:
-    ranks = [rank(n, collectives=(entry(900, sizes="[[8]]" if n == 77 else "[[4]]"),)) for n in range(16384)]
+def test_sixteen_thousand_ranks_that_all_wait_in_groups_of_eight() -> None:
+    ranks = []
+    for n in range(16384):
+        team = {"group": f"tp{n // 8}", "members": tuple(range(n // 8 * 8, n // 8 * 8 + 8))}
+        ranks.append(rank(n, collectives=(entry(900, sizes="[[8]]" if n == 77 else "[[4]]", **team),)))
     began = time.process_time()
 
     assert judge(case(*ranks)).rank == 77

@@ -142,7 +142,8 @@ def test_heat_map_leaves_out_what_is_no_report() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, pytest.param(8192, marks=pytest.mark.variant)])
+@pytest.mark.variant
+@pytest.mark.parametrize("ranks", [1, 8192])
 def test_browser_lays_the_page_out_without_overlap(
     tmp_path: Path, ranks: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

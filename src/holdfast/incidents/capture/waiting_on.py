@@ -113,7 +113,7 @@ def system_call(
     if name in OPENING and wait_channel in _OPENS_FIFO:
         return replace(found, target=Target.FIFO)
     if name in EVENTS and arguments:
-        return _of_event_loop(pid, arguments[0], found)
+        return _of_event_loop(pid, arguments[0], found, family)
     if name not in ON_A_DESCRIPTOR or not arguments or arguments[0] > _INT_MAX:
         return found
     path = link(f"/proc/{pid}/fd/{arguments[0]}")
@@ -136,17 +136,19 @@ def kernel_stack(pid: int) -> tuple[str, ...]:
     return tuple(found[:32])
 
 
-def _of_event_loop(pid: int, descriptor: int, found: SystemCall) -> SystemCall:
+def _of_event_loop(
+    pid: int, descriptor: int, found: SystemCall, family: Callable[[], Sequence[int]]
+) -> SystemCall:
     """The first connection for which an epoll descriptor waits, else the first child (proc(5), fdinfo; at most 64)."""
     awaited = re.findall(r"^tfd:\s*(\d+)", content(f"/proc/{pid}/fdinfo/{descriptor}"), re.MULTILINE)[:64]
     paths = {each: link(f"/proc/{pid}/fd/{each}") for each in awaited}
     for path in paths.values():
         if target_of(path) is Target.SOCKET and (peer := _far_end(pid, path)[0]):
             return replace(found, path=path, peer=peer, target=Target.SOCKET)
-    for each, path in paths.items():
-        child = re.search(r"^Pid:\s*(\d+)", content(f"/proc/{pid}/fdinfo/{each}"), re.MULTILINE)
-        if path == "anon_inode:[pidfd]" and child:
-            return replace(found, target=Target.PROCESS, pid=int(child[1]))
+    for each in (each for each, path in paths.items() if path == "anon_inode:[pidfd]"):
+        watched = re.search(r"^Pid:\s*(\d+)", content(f"/proc/{pid}/fdinfo/{each}"), re.MULTILINE)
+        if watched and int(watched[1]) in family():
+            return replace(found, target=Target.PROCESS, pid=int(watched[1]))
     return found
 
 

@@ -32,7 +32,7 @@ from ...journal.run_dir import user_name
 from ..capture.context import NodeContext
 from ..capture.procfs import link, names
 from ..capture.rank_probe import LocalRank
-from .processes import RANK_NAMES, Environment, Processes, number, user_of
+from .process_table import RANK_NAMES, Environment, Processes, number, user_of
 
 ANSWER = 1.0
 """Seconds after which a job is found or not."""

@@ -165,42 +165,48 @@ def _instead(entry: Collective, others: list[RankView]) -> list[Collective]:
 
 
 def _in_another_collective(job: JobView) -> Verdict | None:
-    """The first collective of a group in which one waits: another operation, size or type than those of the others
-    in its place, also of those that have left it and wait in a later one."""
-    groups: dict[recorder.Group, dict[int, Collective]] = {}
+    """Whose operation, size or type differs in the first collective of a group in which a rank waits.
+
+    Ranks that have left this collective count: a rank that only contributes leaves it early.
+    """
+    views = {view.rank: view for view in job.waiting}
+    groups: dict[recorder.Group, dict[int, Collective]] = defaultdict(dict)
+    entered: dict[recorder.Group, dict[int, Collective]] = defaultdict(dict)
     for view in job.waiting:
+        for entry in view.evidence.collectives:
+            if not entry.p2p:
+                entered[recorder.place_of(entry)][view.rank] = entry
         for entry in waits_in(view):
-            groups.setdefault(recorder.group_of(entry), {})[view.rank] = entry
+            groups[recorder.group_of(entry)][view.rank] = entry
+            entered[recorder.place_of(entry)][view.rank] = entry
     for waits in sorted(groups.values(), key=len, reverse=True):
-        first = min(waits.values(), key=lambda each: each.sequence)
-        place = recorder.place_of(first)
-        past = {
-            view.rank: each
-            for view in job.waiting
-            for each in view.evidence.collectives
-            if recorder.place_of(each) == place and not each.p2p
-        }
-        entries = past | {rank: each for rank, each in waits.items() if recorder.place_of(each) == place}
-        signatures = {rank: recorder.signature(entry) for rank, entry in entries.items()}
+        place = recorder.place_of(min(waits.values(), key=lambda each: each.sequence))
+        signatures = {rank: recorder.signature(entry) for rank, entry in entered[place].items()}
         if len(set(signatures.values())) > 1:
             break
     else:
         return None
-    views = {view.rank: view for view in job.waiting}
+    entries = entered[place]
     off = recorder.odd(signatures)
-    if len(off) != 1 and entries.keys() != waits.keys():
+    if len(off) != 1 and entries != waits:
         return None
     if len(off) != 1:
         off = tuple(
             rank for rank in sorted(entries) if recorder.breaks_its_pattern(views[rank].evidence.collectives)
         )
     one = off[0] if len(off) == 1 else min(entries)
-    other = next(rank for rank in sorted(entries) if signatures[rank] != signatures[one])
+    others = [rank for rank in sorted(entries) if signatures[rank] != signatures[one]]
+    other = next((rank for rank in others if waits.get(rank) == entries[rank]), others[0])
     mine, theirs = recorder.described(entries[one]), recorder.described(entries[other])
     if mine == theirs:
         mine, theirs = f"{mine} of {entries[one].dtype}", f"{theirs} of {entries[other].dtype}"
     if len(off) == 1:
-        text = f"is in {mine} while rank {other} is in {theirs}"
+        is_there = all(waits.get(rank) == entries[rank] for rank in (one, other))
+        text = (
+            f"is in {mine} while rank {other} is in {theirs}"
+            if is_there
+            else (f"was in {mine}, and rank {other} in {theirs}")
+        )
         return against(views[one].evidence, MISMATCHED, text, MEDIUM, job.waiters)
     return _undecided(f"rank {one} is in {mine} and rank {other} in {theirs}", job)
 

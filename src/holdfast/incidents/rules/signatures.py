@@ -268,9 +268,10 @@ def _outside(rank: RankEvidence, stack: Sequence[Frame], found: Sequence[Place],
             state = child_states(rank.process, "child process") if kind == Kind.CHILD else ""
             return _with_purpose(rank, Activity(rank.rank, kind, f"{text} in {inside}{state}", STRONG, own))
     if Place.EVENTS in before_own:
-        peer, state = rank.process.system_call.peer if rank.process else "", ""
-        kind, awaited = (Kind.NETWORK, f" for {peer}") if peer else (Kind.USER_CODE, "")
-        if kind == Kind.USER_CODE and _loop_waits_for_child(rank):
+        kind, awaited, state = Kind.USER_CODE, "", ""
+        if rank.process and (peer := rank.process.system_call.peer):
+            kind, awaited = Kind.NETWORK, f" for {peer}"
+        elif _loop_waits_for_child(rank):
             kind, awaited = Kind.CHILD, " for its child process"
             state = child_states(rank.process, "child process")
         return Activity(rank.rank, kind, f"waits in its event loop{awaited} in {inside}{state}", WEAK, own)
