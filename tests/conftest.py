@@ -71,23 +71,24 @@ def regressions() -> frozenset[str]:
     return frozenset(re.findall(r"`(tests/[^`]+)`", REGRESSIONS.read_text()))
 
 
-def _is_left_out(file: Path, config: pytest.Config) -> bool:
-    """Whether tests of this file run only where they are marked `check`, or named in the list of regressions."""
-    if not (config.getoption("--check") or config.getoption("--regressions")):
-        return False
-    return not (_is_pure(file) or (config.getoption("--regressions") and _name(file) in regressions()))
+def _named(config: pytest.Config) -> frozenset[str]:
+    return regressions() if config.getoption("--regressions") else frozenset()
 
 
-def _name(file: Path) -> str:
+def _path(file: Path) -> str:
     return str(file.relative_to(TESTS.parent))
+
+
+def _is_left_out(file: Path, config: pytest.Config) -> bool:
+    """Whether tests of this file run only where they are marked `check`, or named one by one."""
+    is_part = config.getoption("--check") or config.getoption("--regressions")
+    return bool(is_part) and not _is_pure(file) and _path(file) not in _named(config)
 
 
 def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
     """Whether this test runs, though others of its file are left out."""
-    test = f"{_name(item.path)}::{item.name.partition('[')[0]}"
-    return bool(
-        item.get_closest_marker("check") or (config.getoption("--regressions") and test in regressions())
-    )
+    test = f"{_path(item.path)}::{item.name.partition('[')[0]}"
+    return item.get_closest_marker("check") is not None or test in _named(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -98,9 +99,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if not _is_left_out(collection_path, config) or "mark.check" in collection_path.read_text():
         return None
-    start = f"{_name(collection_path)}::"
-    is_named = config.getoption("--regressions") and any(each.startswith(start) for each in regressions())
-    return None if is_named else True
+    start = f"{_path(collection_path)}::"
+    return None if any(test.startswith(start) for test in _named(config)) else True
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,9 +23,7 @@ from holdfast.straggler import Detector
 from holdfast.straggler.session import Session
 from tests.processes import wait_until
 from tests.ptl_resiliency.small import AGAIN, At, Small, Values, keeper, of_csv, of_tensorboard, trainer
-from tests.straggler.conftest import _detector_is_shut_down
-
-__all__ = ["_detector_is_shut_down"]
+from tests.straggler.conftest import _detector_is_shut_down as _detector_is_shut_down
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

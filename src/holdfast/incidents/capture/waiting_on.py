@@ -145,7 +145,8 @@ def _of_event_loop(
     for path in paths.values():
         if target_of(path) is Target.SOCKET and (peer := _far_end(pid, path)[0]):
             return replace(found, path=path, peer=peer, target=Target.SOCKET)
-    for each in (each for each, path in paths.items() if path == "anon_inode:[pidfd]"):
+    pidfds = [each for each, path in paths.items() if path == "anon_inode:[pidfd]"]
+    for each in pidfds:
         watched = re.search(r"^Pid:\s*(\d+)", content(f"/proc/{pid}/fdinfo/{each}"), re.MULTILINE)
         if watched and int(watched[1]) in family():
             return replace(found, target=Target.PROCESS, pid=int(watched[1]))

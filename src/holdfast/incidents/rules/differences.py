@@ -188,9 +188,9 @@ def _in_another_collective(job: JobView) -> Verdict | None:
         return None
     entries = entered[place]
     off = recorder.odd(signatures)
-    if len(off) != 1 and entries != waits:
-        return None
     if len(off) != 1:
+        if entries != waits:
+            return None
         off = tuple(
             rank for rank in sorted(entries) if recorder.breaks_its_pattern(views[rank].evidence.collectives)
         )
@@ -201,12 +201,9 @@ def _in_another_collective(job: JobView) -> Verdict | None:
     if mine == theirs:
         mine, theirs = f"{mine} of {entries[one].dtype}", f"{theirs} of {entries[other].dtype}"
     if len(off) == 1:
-        is_there = all(waits.get(rank) == entries[rank] for rank in (one, other))
-        text = (
-            f"is in {mine} while rank {other} is in {theirs}"
-            if is_there
-            else (f"was in {mine}, and rank {other} in {theirs}")
-        )
+        text = f"was in {mine}, and rank {other} in {theirs}"
+        if all(waits.get(rank) == entries[rank] for rank in (one, other)):
+            text = f"is in {mine} while rank {other} is in {theirs}"
         return against(views[one].evidence, MISMATCHED, text, MEDIUM, job.waiters)
     return _undecided(f"rank {one} is in {mine} and rank {other} in {theirs}", job)
 
