@@ -428,7 +428,7 @@ def _(point: InjectionPoint, path: str) -> str:
     return str(point.folder / "mounted" / "part")
 
 
-@second("saver_blocked", "checkpoint_io", ("checkpoint",), at="storage", needs=("fuse",))
+@second("saver_blocked", "checkpoint_io", ("checkpoint",), at="storage", needs=("fuse",), held_out=False)
 @also("lock", "the main thread waits for another thread, and that one for the storage")
 def _(point: InjectionPoint, path: str) -> str:
     """The thread that saves is blocked in storage; the main thread trains for two steps and then waits for it."""

@@ -580,6 +580,9 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "the thread that fills its queue reads a socket": (
         waits_for(("recv_into", f"{PYTHON}/ssl.py", 1314), SAME_MODULE), (1, "network", MEDIUM),
     ),
+    "of the thread that fills its queue only the place is known": (
+        waits_for(SAME_MODULE, state="S", channel=""), (1, "lock", MEDIUM),
+    ),
     "the thread that fills its queue is blocked": (
         waits_for(SAME_MODULE, state="D", channel="folio_wait_bit_common"), (1, "uninterruptible", MEDIUM),
     ),

@@ -344,6 +344,8 @@ def _for_a_thread(rank: RankEvidence, found: Activity, working: Sequence[Thread]
         return None
     done = _of_thread(rank, partners[0])
     text = f"{found.text}; its thread {short(partners[0].name, 30)!r} {done.text}"
+    if done.kind == Kind.USER_CODE and not _is_seen(rank, partners[0]):
+        return replace(found, text=text)
     return replace(done, text=text, place=found.place, strength=done.strength if is_future else WEAK)
 
 
@@ -372,15 +374,30 @@ def _has_call(thread: Thread, file: str) -> bool:
 
 def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
     """What another thread than the main one does, by its stack and the kernel's function in which it sleeps."""
+    alone = replace(rank, process=_process_of(rank, thread), stacks=(replace(thread, main=True),))
+    return _of_process(alone) or _of_stack(alone) or _of_kernel(alone, "")
+
+
+def _process_of(rank: RankEvidence, thread: Thread) -> Process | None:
+    """The process as if this were its only thread."""
     process = rank.process
     seen = next((each for each in process.threads if each.tid == thread.tid), None) if process else None
-    if process is not None and seen is not None:
-        process = replace(process, state=seen.state, cpu=seen.cpu, wait_channel=seen.wait_channel)
-        process = replace(process, system_call=SystemCall(), threads=(seen,))
-    else:
-        process = None
-    alone = replace(rank, process=process, stacks=(replace(thread, main=True),))
-    return _of_process(alone) or _of_stack(alone) or _of_kernel(alone, "")
+    if process is None or seen is None:
+        return None
+    return replace(
+        process,
+        state=seen.state,
+        cpu=seen.cpu,
+        wait_channel=seen.wait_channel,
+        system_call=SystemCall(),
+        threads=(seen,),
+    )
+
+
+def _is_seen(rank: RankEvidence, thread: Thread) -> bool:
+    """Whether the kernel shows what a thread waits in, or that it computes."""
+    process = _process_of(rank, thread)
+    return process is not None and kernel_wait(process) is not Wait.UNKNOWN
 
 
 def _is_saving(board: BoardFacts | None) -> bool:
