@@ -29,12 +29,12 @@ TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
 REGRESSIONS = TESTS.parent / "docs" / "regressions.md"
 
-# Two shared cores: how long one example takes, or its making, says nothing about the code. The same examples in each
-# run, so that who changes something sees what that changed; `make test-all` looks for new ones.
+# Two shared cores: how long one example takes, or its making, says nothing about the code. The same few examples in
+# each run, so that who changes something sees what that changed; `make test-all` looks for new ones, and for more.
 settings.register_profile(
-    "holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=40
 )
-settings.register_profile("explore", settings.get_profile("holdfast"), derandomize=False)
+settings.register_profile("explore", settings.get_profile("holdfast"), derandomize=False, max_examples=150)
 settings.load_profile("holdfast")
 
 

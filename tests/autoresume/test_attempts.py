@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.autoresume import chain, command
@@ -330,7 +330,6 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(RECORDS)
 def test_no_record_is_an_error(records: list[Record]) -> None:
     ledger = Ledger.of(records)

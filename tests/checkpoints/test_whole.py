@@ -33,7 +33,7 @@ def test_cut_anywhere_it_is_not_complete(kind: str, make: Make) -> None:
     assert why_incomplete(checkpoint) == ""
     files = files_of(checkpoint)
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(files), st.floats(0, 1), st.sampled_from(["fraction", "first", "last"]))
     def cut(path: Path, fraction: float, where: str) -> None:
         whole = path.read_bytes()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.fault_tolerance import config_fields as grammar
@@ -117,7 +117,6 @@ def test_an_unknown_setting_is_a_warning_or_refused(
     assert said in str(caught.value)
 
 
-@settings(max_examples=25)
 @given(CONFIGS)
 def test_a_config_survives_json_and_yaml(config: FaultToleranceConfig) -> None:
     assert FaultToleranceConfig.from_kwargs(False, **json.loads(json.dumps(config.to_dict()))) == config
@@ -296,7 +295,6 @@ SECTION_NAMES = st.text(
 LIMITS = st.none() | st.floats(min_value=1e-6, max_value=grammar.LONGEST)
 
 
-@settings(max_examples=30)
 @given(st.dictionaries(SECTION_NAMES.filter(bool), LIMITS, max_size=4))
 def test_sections_survive_their_text(sections: dict[str, float | None]) -> None:
     text = ",".join(f"{name}:{limit}" for name, limit in sections.items())

@@ -193,7 +193,7 @@ def test_report_of_64_different_ranks_fits() -> None:
     assert any("more in incident.json" in line for line in lines)
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(ANY_CASES, ANY_JUDGEMENTS, st.booleans())
 @example(E.Case(), Judgement(Verdict(Kind.UNKNOWN, ""), (Activity(0, Kind.UNKNOWN),)), False)
 def test_report_of_any_evidence_is_short_and_safe(case: E.Case, judgement: Judgement, by_rules: bool) -> None:
@@ -350,7 +350,7 @@ def test_page_texts_of_ranks_are_escaped() -> None:
     assert "UserWarning: <script>alert('x')</script> \\x1b[31mred" in read(html).text
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(ANY_CASES, ANY_JUDGEMENTS, st.booleans())
 def test_page_of_any_evidence_is_whole(case: Case, judgement: Judgement, by_rules: bool) -> None:
     assert read(page(case, judge(case) if by_rules else judgement)).loads == []

@@ -43,6 +43,7 @@ def test_simulation_of_one_seed_twice_is_the_same() -> None:
     assert any(traces[0])
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_simulator_finds_a_defect(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutation takes a rule out of the controller; `kinds` are the faults that it takes part in."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler import Thresholds, find_stragglers
@@ -455,7 +455,6 @@ def test_too_little_to_compare_names_nobody(shape: Sequence[int]) -> None:
     assert find_stragglers(np.ones(shape), nodes=["n"] * shape[1]) == Findings(last=shape[0] - 1)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.integers(3, 24), st.integers(0, 1000), st.sampled_from([1.0, 1.3, 2.0]), st.floats(1e-6, 1e6),
     st.randoms(use_true_random=False),
