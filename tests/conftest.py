@@ -130,7 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     if misplaced:
         raise pytest.UsageError(f"marked soak outside of tests/soak: {', '.join(misplaced)}: mark it variant")
-    items[:] = [each for each in items if not _is_left_out(each.path, config) or _is_chosen(each, config)]
+    left_out = {each for each in items if _is_left_out(each.path, config) and not _is_chosen(each, config)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [each for each in items if each not in left_out]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         slow = [item for item in items if item.get_closest_marker("slow")]
