@@ -60,13 +60,14 @@ gpu:
 	@PYTHONPATH=src $(PYTHON) -m tests.gpu $(ARGS)
 
 # Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
-# compiles our modules anew needs a tenth of a second more of a core.
+# compiles our modules anew needs a tenth of a second more of a core. What is skipped is listed at the end, with what is
+# missing for it.
 test: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak and not variant' -n $(WORKERS) --dist worksteal --regressions $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs -m 'not soak and not variant' -n $(WORKERS) --dist worksteal --regressions $(ARGS)
 
 # New examples of property tests each time.
 test-all: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not soak' --hypothesis-profile=explore -n $(WORKERS) --dist worksteal $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs -m 'not soak' --hypothesis-profile=explore -n $(WORKERS) --dist worksteal $(ARGS)
 
 # The node controllers of simulated jobs; ARGS: --seeds A:B --nodes N --minutes M.
 simulate: $(VENV)/.check
@@ -167,9 +168,8 @@ $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[torch,dev]'
 	@touch $@
 
-# Tests and figures are of the core too; the requirements bring a compiler where they can.
-$(VENV)/.native: $(NATIVE) scripts/test-requirements $(VENV)/.dev
-	@scripts/test-requirements
+# Tests and figures are of the core too, where there is a compiler.
+$(VENV)/.native: $(NATIVE) $(VENV)/.dev
 	$(PIP) --no-deps --editable .
 	@touch $@
 

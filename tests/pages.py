@@ -66,7 +66,7 @@ def read(html: str) -> Reader:
 def chromium() -> str:
     found = shutil.which("chromium")
     if not found:
-        pytest.skip("no chromium: scripts/test-requirements installs it where it can")
+        pytest.skip("no chromium: scripts/install-system-packages installs it")
     return found
 
 

@@ -51,7 +51,7 @@ def missing(accounting: bool = False) -> str | None:
     tools += ["slurmdbd", "sacct", "mariadbd", "mariadb-install-db"] if accounting else []
     lacking = [tool for tool in tools if not shutil.which(tool)]
     if lacking:
-        return f"no {', '.join(lacking)} here (scripts/install-slurm installs what is missing)"
+        return f"no {', '.join(lacking)} here (scripts/install-system-packages installs it)"
     attempt = subprocess.run(["unshare", "--uts", "--mount", "true"], capture_output=True, text=True)
     return f"no namespaces here: {attempt.stderr.strip()}" if attempt.returncode else None
 
