@@ -9,15 +9,22 @@ TORCH  ?= torch==2.13.0
 ARGS   ?=
 # Pinned versions of everything else, for the Pythons that have such a file; `CONSTRAINTS=` installs the newest.
 CONSTRAINTS ?= $(wildcard constraints-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt)
-# Test processes side by side; each needs a /dev/shm of its own, and so root. Most tests wait for processes, not for a
-# core: two of them used less than two thirds of two cores.
-WORKERS ?= $(shell unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null && echo 3 || echo 0)
+# Test processes side by side; each needs a /dev/shm of its own, and so root, or a user namespace. Most tests wait for
+# processes, not for a core: two of them used less than two thirds of two cores.
+OWN_SHM := unshare --mount mount -t tmpfs tmpfs /dev/shm 2>/dev/null
+OF_USER := unshare --user --map-current-user --keep-caps
+NAMESPACE := $(shell $(OWN_SHM) || { $(OF_USER) $(OWN_SHM) && echo $(OF_USER); })
+WORKERS ?= $(shell $(NAMESPACE) $(OWN_SHM) && echo 3 || echo 0)
 
 # The kernel core (C++): built with the installation, and again when one of these changed.
 NATIVE := setup.py $(wildcard src/holdfast/straggler/kernels/native/*)
 
 VENV := .venv
 BIN  := $(VENV)/bin
+# Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
+# compiles our modules anew needs a tenth of a second more of a core. What is skipped is listed at the end, with what is
+# missing for it.
+PYTEST = $(if $(filter-out 0,$(WORKERS)),$(NAMESPACE)) env PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs -n $(WORKERS) --dist worksteal
 PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet $(CONSTRAINTS:%=--constraint %)
 
 .PHONY: help demo check matrix gpu simulate test test-all test-cold test-nemo test-engines soak nvrx lint format coverage constraints dist bench compare faults reference pictures docs clean
@@ -59,15 +66,12 @@ matrix: $(VENV)/.core
 gpu:
 	@PYTHONPATH=src $(PYTHON) -m tests.gpu $(ARGS)
 
-# Bytecode is written, whatever the environment says (CI's says no): the tests start hundreds of launchers, and one that
-# compiles our modules anew needs a tenth of a second more of a core. What is skipped is listed at the end, with what is
-# missing for it.
 test: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs -m 'not soak and not variant' -n $(WORKERS) --dist worksteal --regressions $(ARGS)
+	@$(PYTEST) -m 'not soak and not variant' --regressions $(ARGS)
 
 # New examples of property tests each time.
 test-all: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs -m 'not soak' --hypothesis-profile=explore -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PYTEST) -m 'not soak' --hypothesis-profile=explore $(ARGS)
 
 # The node controllers of simulated jobs; ARGS: --seeds A:B --nodes N --minutes M.
 simulate: $(VENV)/.check
@@ -75,7 +79,7 @@ simulate: $(VENV)/.check
 
 # Every rank started as with torchrun, for what starts ranks. (Those of the monitor start them so in any case.)
 test-cold: $(VENV)/.native
-	@PYTHONDONTWRITEBYTECODE= PET_FT_WARM_START=off $(BIN)/python -m pytest -q -m 'not soak and not variant' -n $(WORKERS) --dist worksteal tests/launcher $(ARGS)
+	@PET_FT_WARM_START=off $(PYTEST) -m 'not soak and not variant' tests/launcher $(ARGS)
 
 # NeMo-Run brings half a gigabyte, and takes the places of TorchX's schedulers: an environment for each.
 test-nemo: .venv-nemo/.installed

@@ -31,6 +31,7 @@ MARK = "HOLDFAST_TEST_SESSION"
 CLONE_NEWNS = 0x00020000
 MS_NOSUID, MS_NODEV = 2, 4
 MS_REC, MS_PRIVATE = 16384, 1 << 18
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITY_VERSION_3 = 47, 4, 0x20080522
 OWN = "HOLDFAST_TEST_OWN_SHM"
 """In the environment of everything that sees this /dev/shm: no other test session does."""
 
@@ -224,13 +225,18 @@ def take_own_shm() -> None:
     """Give this process, single-threaded or from its main thread, a fresh /dev/shm. Raises OSError.
 
     Two sessions that share /dev/shm cannot tell whose the files in it are, nor check what a test left there. A mount
-    namespace is one process's own view of the mounted filesystems; making one needs root (CAP_SYS_ADMIN).
-    Source: unshare(2), mount(2).
+    namespace is one process's own view of the mounted filesystems; making one needs CAP_SYS_ADMIN, which root has, and
+    anybody in a user namespace of their own. The tests then run without it.
+    Source: unshare(2), mount(2), capabilities(7), capset(2).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     _checked(libc.unshare(CLONE_NEWNS), "a mount namespace")
     _checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
     _checked(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777"), "a tmpfs")
+    if os.geteuid() != 0:
+        _checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "end of ambient capabilities")
+        header, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+        _checked(libc.capset(header, none), "end of capabilities")
     os.environ[OWN] = "1"
 
 
