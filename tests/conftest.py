@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import leaks
 
-pytest_plugins = ["tests.processes"]
+pytest_plugins = ["tests.processes", "tests.jobs", "tests.cluster", "tests.boards", "tests.clients"]
 
 TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
@@ -47,7 +47,8 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # What a test file has none of if it starts no process, sleeps nowhere and needs no framework.
 IMPURE = re.compile(
     r"Spawner|Jobs\b|Cluster\b|subprocess|multiprocessing|os\.fork|Popen|sleep\(|small_disk|(?<!\bE\.)Thread\(|"
-    r"(import|from) (torch|lightning|pytorch_lightning|transformers|matplotlib|tests\.(nodes|launcher|slurm)\.)"
+    r"(import|from) (torch|lightning|pytorch_lightning|transformers|matplotlib)|"
+    r"from tests\.(jobs|cluster|launcher|nodes|slurm)\b"
 )
 
 

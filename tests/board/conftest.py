@@ -1,26 +1,13 @@
-"""Boards: in a private folder of shared memory for each test; and as values, with the clock in the test's hand."""
+"""A board as the launcher makes it, and its writer."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, Snapshot
-
-
-@pytest.fixture
-def shm() -> Iterator[Path]:
-    """A folder on tmpfs, removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="hf-test-board-", dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
+from holdfast.fault_tolerance.board import Board, BoardWriter, Limits
 
 
 @pytest.fixture
@@ -37,50 +24,3 @@ def writer(board: Board) -> Iterator[BoardWriter]:
     writer = BoardWriter(board.path)
     yield writer
     writer.detach()
-
-
-def identity(pid: int = 0, rank: int = 0) -> Identity:
-    """Some rank's identity; this process's by default."""
-    return Identity(pid or os.getpid(), 12345, rank, rank, 0, time.monotonic_ns())
-
-
-# -- boards as values
-
-SECOND = 1_000_000_000
-START = 100 * SECOND
-"""When the rank of `snapshot` started."""
-
-WHO = Identity(pid=4182, start_time=77, rank=5, local_rank=1, cycle=3, started_ns=START)
-
-
-def at(seconds: float) -> int:
-    """The moment that lies this long after the rank's start."""
-    return START + round(seconds * SECOND)
-
-
-def snapshot(**changes: Any) -> Snapshot:
-    """The board of a rank that was admitted and has done nothing yet, with these changes."""
-    blank: dict[str, Any] = {
-        "identity": WHO,
-        "connected": False,
-        "finished": False,
-        "connected_ns": 0,
-        "heartbeat_count": 0,
-        "last_heartbeat_ns": 0,
-        "step": None,
-        "section_count": 0,
-        "open_sections": (),
-        "out_of_section_since_ns": 0,
-        "last_activity_ns": 0,
-        "checkpoints": 0,
-        "limits": Limits(),
-        "request": None,
-        "consistent": True,
-    }
-    return Snapshot(**{**blank, **changes})
-
-
-def connected(seconds: float = 1.0, **changes: Any) -> Snapshot:
-    """The board of a rank that connected this long after its start."""
-    moment = {"connected": True, "connected_ns": at(seconds), "last_activity_ns": at(seconds)}
-    return snapshot(**{**moment, **changes})

@@ -23,8 +23,7 @@ from holdfast.fault_tolerance.board import (
     OpenSection,
     layout,
 )
-
-from .conftest import identity
+from tests.boards import identity
 
 
 def test_a_new_board_is_private_allocated_and_silent(shm: Path) -> None:

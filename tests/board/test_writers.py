@@ -28,7 +28,7 @@ from holdfast.fault_tolerance.board import (
 )
 from holdfast.fault_tolerance.board.mapped import MappedFile
 from holdfast.fault_tolerance.launcher.ranks.prologue import main_end
-from tests.board.conftest import identity
+from tests.boards import identity
 from tests.processes import Spawned, Spawner, wait_until
 
 _HOLD = """

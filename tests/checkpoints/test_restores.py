@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from holdfast import checkpoints
-from tests.launcher.conftest import LAUNCHER
+from tests.jobs import LAUNCHER
 from tests.memory_group import anonymous, set_limit
 from tests.memory_group import group as group
 from tests.processes import Spawned, Spawner

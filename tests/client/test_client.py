@@ -25,10 +25,9 @@ from holdfast.fault_tolerance.board import Board, Request
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
 from holdfast.incidents.capture import waiting_on
+from tests.clients import NO_FLOORS
 from tests.pipes import full_pipe
 from tests.processes import wait_until
-
-from .conftest import NO_FLOORS
 
 
 def _names(board: Board) -> list[str]:

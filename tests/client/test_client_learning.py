@@ -25,9 +25,8 @@ from holdfast.fault_tolerance.board import Board, Limits
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.processes.proc import nvidia_driver
 from holdfast.fault_tolerance.timeouts.kept_timeouts import patience
+from tests.clients import NO_FLOORS
 from tests.processes import Spawner
-
-from .conftest import NO_FLOORS
 
 
 def test_the_initial_interval_runs_from_the_ranks_start(client: RankMonitorClient, board: Board) -> None:

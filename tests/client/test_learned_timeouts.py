@@ -30,7 +30,7 @@ from holdfast.fault_tolerance.timeouts.observed_durations import (
     Intervals,
     step_times,
 )
-from tests.board.conftest import START, at, snapshot
+from tests.boards import START, at, snapshot
 
 SECONDS = st.floats(1e-6, 1e7)
 FACTORS = st.floats(1.0, 100.0)

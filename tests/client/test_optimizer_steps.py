@@ -23,7 +23,7 @@ from torch.optim import optimizer as torchs
 from holdfast.fault_tolerance import RankMonitorClient, optimizer_steps
 from holdfast.fault_tolerance.board import Board
 from holdfast.fault_tolerance.monitor.deadlines import Suspensions, deadlines
-from tests.client.conftest import ASKED, Arm, prologue
+from tests.clients import ASKED, Arm, prologue
 
 LISTED = "HOLDFAST_MODULES_FILE"
 

@@ -15,14 +15,13 @@ import pytest
 from holdfast import straggler
 from holdfast.fault_tolerance.board import Board
 from holdfast.testing import InjectedFault
-from tests.client.conftest import board, config, shm  # noqa: F401
 from tests.compat import documents
 from tests.compat.conftest import NAME
 from tests.processes import Spawner
 
 
 @pytest.mark.usefixtures("alias")
-def test_the_hooks_of_megatron(board: Board) -> None:  # noqa: F811
+def test_the_hooks_of_megatron(board: Board) -> None:
     client = importlib.import_module(f"{NAME}.fault_tolerance").RankMonitorClient()
     client.init_workload_monitoring(num_warmup_iters=5)
     assert "setup 600.00 s" in str(client.section_timeouts)

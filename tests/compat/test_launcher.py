@@ -19,7 +19,7 @@ from holdfast.fault_tolerance import (
     WorkloadAction,
     WorkloadControlRequest,
 )
-from tests.client.conftest import NO_FLOORS, board, client, shm  # noqa: F401
+from tests.clients import NO_FLOORS
 from tests.compat.conftest import NAME
 from tests.processes import Spawned, Spawner
 
@@ -173,7 +173,7 @@ def original() -> list[str]:
 @pytest.mark.usefixtures("alias")
 def test_there_and_back(
     original: list[str],
-    client: RankMonitorClient,  # noqa: F811
+    client: RankMonitorClient,
     spawn: Spawner,
     tmp_path: Path,
 ) -> None:

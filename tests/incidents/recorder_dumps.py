@@ -18,7 +18,7 @@ from holdfast.incidents.capture.stack_request import read_answer
 from holdfast.incidents.evidence import Case, Collective, RankEvidence, StackSource, Thread
 from holdfast.incidents.rules import judge
 from holdfast.incidents.verdict import Judgement
-from tests.client.conftest import prologue
+from tests.clients import prologue
 from tests.incidents.cases import board, frames, node, process
 
 VERSION = "2.10"

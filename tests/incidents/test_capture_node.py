@@ -20,11 +20,10 @@ from holdfast.incidents.capture import capture, py_spy
 from holdfast.incidents.capture.capture import gather
 from holdfast.incidents.capture.rank_probe import LocalRank, RankProbe
 from holdfast.incidents.evidence import CRASH, Missing, NodeEvidence, RankEvidence, StackSource
-from tests.board.conftest import shm
 from tests.monitor.job import Freezer, freezer
 from tests.processes import Spawned, Spawner, wait_until
 
-__all__ = ["freezer", "shm"]
+__all__ = ["freezer"]
 
 SLEEPS = "import time; print('on', flush=True); time.sleep(600)"
 IN_STATE_D = """

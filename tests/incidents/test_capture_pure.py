@@ -16,7 +16,7 @@ from holdfast.incidents.capture.procfs import network_mounts, on_network
 from holdfast.incidents.capture.rank_probe import board_facts
 from holdfast.incidents.capture.waiting_on import NAMES, address, call, holder
 from holdfast.incidents.evidence import Frame, NodeFaultKind
-from tests.board.conftest import SECOND, snapshot
+from tests.boards import SECOND, snapshot
 
 TIMES = st.integers(-(1 << 62), 1 << 62)
 

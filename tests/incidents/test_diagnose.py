@@ -25,7 +25,7 @@ from holdfast.incidents.diagnose.find_job import find_job as job
 from holdfast.incidents.verdict import LOW, Activity, Judgement
 from holdfast.journal.writer import Journal
 from tests.incidents import cases
-from tests.launcher.conftest import LAUNCHER, TORCHRUN
+from tests.jobs import LAUNCHER, TORCHRUN
 from tests.processes import Spawned, Spawner, alive, wait_until
 
 NODE = socket.gethostname()

@@ -14,10 +14,8 @@ import pytest
 from benchmarks.faults.corpus import choose
 from benchmarks.faults.run import HOLDFAST, Campaign
 from benchmarks.faults.score import scored
-from tests.launcher.conftest import Jobs
-from tests.launcher.conftest import jobs as jobs
-from tests.nodes.conftest import Cluster
-from tests.nodes.conftest import cluster as cluster
+from tests.cluster import Cluster
+from tests.jobs import Jobs
 from tests.processes import wait_until
 
 FOUR_FAULTS = """

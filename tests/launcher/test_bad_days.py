@@ -22,7 +22,7 @@ from holdfast.fault_tolerance.launcher.rank_store import ENDED
 from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
-from tests.launcher.conftest import LAUNCHER, Jobs, patient
+from tests.jobs import LAUNCHER, Jobs, patient
 from tests.processes import Spawner, alive, free_port, wait_until
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from tests.launcher.conftest import LAUNCHER, PRELUDE, Job, Jobs
+from tests.jobs import LAUNCHER, PRELUDE, Job, Jobs
 from tests.processes import Spawner, wait_until
 
 TOP = [sys.executable, "-m", "holdfast", "top"]

@@ -13,11 +13,9 @@ import pytest
 
 from holdfast.fault_tolerance.launcher.ranks.copying import Lines
 from holdfast.fault_tolerance.launcher.ranks.output import LONGEST, file_of
-from tests.launcher.conftest import Job, Jobs, patient
-from tests.nodes.conftest import Cluster, cluster
+from tests.cluster import Cluster
+from tests.jobs import Job, Jobs, patient
 from tests.processes import CEILING, wait_until
-
-__all__ = ["cluster"]
 
 FLAG = "--ft-per-cycle-applog-prefix"
 PRINTS = """

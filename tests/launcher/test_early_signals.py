@@ -14,7 +14,7 @@ import pytest
 from holdfast.fault_tolerance.launcher.control.messages import Signal
 from holdfast.fault_tolerance.launcher.driver import Clock
 from holdfast.fault_tolerance.launcher.inbox import Inbox, Interrupted
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.processes import alive
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.fault_tolerance.launcher import exit_codes
 from holdfast.fault_tolerance.launcher.exit_codes import RankExit
-from tests.launcher.conftest import Jobs
+from tests.jobs import Jobs
 
 
 @pytest.mark.check

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.launcher.exit_codes import Outcome
-from tests.launcher.conftest import LAUNCHER, Job, Jobs
+from tests.jobs import LAUNCHER, Job, Jobs
 from tests.pipes import full_pipe
 from tests.processes import Spawner
 

@@ -23,7 +23,7 @@ from holdfast.fault_tolerance.launcher.ranks.processes import RankGroup
 from holdfast.incidents.evidence import CRASH, NodeEvidence
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 
 NODE = socket.gethostname()
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.fault_tolerance.launcher.ranks import boards, processes
 from holdfast.fault_tolerance.launcher.ranks.processes import ProcessStates, uninterruptible
 from holdfast.fault_tolerance.launcher.ranks.start import RUN_PROGRAM
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.processes import Spawner, alive, wait_until
 
 RUNS = """

@@ -24,7 +24,7 @@ from holdfast.fault_tolerance.launcher.exit_codes import Outcome
 from holdfast.fault_tolerance.launcher.metrics import EVENTS, FAMILIES, INCIDENTS, STATES, JobMetrics
 from holdfast.journal.event import Event
 from holdfast.journal.goodput import BUCKETS
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.processes import Spawner, free_port, wait_until
 
 CRASHES_ONCE = """

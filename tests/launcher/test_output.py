@@ -22,7 +22,7 @@ from holdfast.fault_tolerance.launcher.ranks import failures, output
 from holdfast.fault_tolerance.launcher.ranks.output import RankOutput
 from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.fault_tolerance.launcher.writer import AppendedFile, Stream, Writer
-from tests.launcher.conftest import Jobs, run_twins, tree
+from tests.jobs import Jobs, run_twins, tree
 from tests.processes import Spawner, wait_until
 
 PRINTS = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.processes import alive
 
 SAVES = """

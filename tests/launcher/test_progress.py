@@ -22,7 +22,7 @@ from holdfast.fault_tolerance.board import (
 )
 from holdfast.fault_tolerance.launcher.progress import INTERVAL, ProgressLog
 from holdfast.journal import event
-from tests.board.conftest import SECOND, START, at, connected, snapshot
+from tests.boards import SECOND, START, at, connected, snapshot
 
 BEGIN = START / SECOND
 """When the ranks are started, in seconds; `when(5)` is 5 seconds later."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SOURCE
-from tests.launcher.conftest import Jobs, run_twins
+from tests.jobs import Jobs, run_twins
 from tests.processes import Spawner
 
 ADDED = {"FT_RANK_MONITOR_IPC_SOCKET", "HOLDFAST_CONFIG", "HOLDFAST_RUN_DIR"}

@@ -16,7 +16,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.fault_tolerance.launcher.control.messages import IterationRead
 from holdfast.fault_tolerance.launcher.driver import IterationFile
-from tests.launcher.conftest import Job, Jobs, patient
+from tests.jobs import Job, Jobs, patient
 
 FAILS_THREE_WAYS = """
 say("pid", os.getpid(), "of", os.environ["TORCHELASTIC_MAX_RESTARTS"])

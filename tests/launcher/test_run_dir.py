@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 
 NODE = socket.gethostname()
 

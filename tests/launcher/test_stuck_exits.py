@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs, patient
+from tests.jobs import Job, Jobs, patient
 
 BEGIN = """
 import atexit, multiprocessing, threading

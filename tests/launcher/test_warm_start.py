@@ -39,7 +39,7 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
 from holdfast.fault_tolerance.launcher.warm.zygote import preload, wire
 from holdfast.incidents.capture.waiting_on import system_call
 from holdfast.journal.reader import journal_files
-from tests.launcher.conftest import LAUNCHER, Job, Jobs, patient
+from tests.jobs import LAUNCHER, Job, Jobs, patient
 from tests.processes import Spawner, alive, wait_until
 
 CRASHES = "say('pid', os.getpid())\nif CYCLE < {last}: wait()\n"

@@ -10,13 +10,12 @@ import pytest
 
 from holdfast.fault_tolerance.launcher.ranks.boards import private_directory
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage
-from tests.launcher.conftest import jobs
 from tests.processes import Spawner
 
 from .job import freezer
 from .node import Node
 
-__all__ = ["freezer", "jobs"]
+__all__ = ["freezer"]
 
 MakeNode = Callable[..., Node]
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from holdfast.fault_tolerance.processes import proc
-from tests.launcher.conftest import Job
+from tests.jobs import Job
 from tests.processes import alive, wait_until
 
 CLIENT = """

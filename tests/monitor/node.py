@@ -23,7 +23,7 @@ from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.monitor_keeper import MonitorKeeper
 from holdfast.fault_tolerance.monitor.control import RUNNING, ControlPage, Settings
 from holdfast.fault_tolerance.processes import proc
-from tests.board.conftest import SECOND
+from tests.boards import SECOND
 from tests.processes import CEILING, Spawned, Spawner
 
 

@@ -36,7 +36,7 @@ from holdfast.fault_tolerance.monitor.deadlines import (
     next_scan,
     was_suspended,
 )
-from tests.board.conftest import SECOND, START, at, connected, snapshot
+from tests.boards import SECOND, START, at, connected, snapshot
 
 NO_GAPS = Suspensions()
 

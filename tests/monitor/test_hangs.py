@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast.fault_tolerance.board import BoardWriter, Limits
-from tests.launcher.conftest import Jobs
+from tests.jobs import Jobs
 from tests.monitor.conftest import MakeNode
 from tests.monitor.job import CLIENT, WAYS_TO_HANG
 from tests.monitor.node import Node, victim

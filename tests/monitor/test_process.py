@@ -32,7 +32,7 @@ from holdfast.fault_tolerance.monitor.hang_handler import describe
 from holdfast.fault_tolerance.monitor.main import clean_up, command, start
 from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
 from holdfast.fault_tolerance.processes import kill, proc
-from tests.board.conftest import SECOND
+from tests.boards import SECOND
 from tests.monitor.node import Node, identity, state, stubborn, victim
 from tests.monitor.test_hangs import heartbeats
 from tests.processes import Spawned, Spawner, alive, wait_until

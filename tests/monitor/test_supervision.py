@@ -14,7 +14,7 @@ import pytest
 from holdfast.fault_tolerance.board import Limits
 from holdfast.fault_tolerance.launcher import monitor_keeper
 from holdfast.fault_tolerance.monitor.control import ControlPage
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.monitor.job import STEPS, Freezer, board_directory, go_on, monitor, ranks, stop, tree, wait_gone
 from tests.monitor.node import Node, thaw
 from tests.monitor.test_hangs import heartbeats

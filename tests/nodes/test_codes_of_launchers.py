@@ -18,8 +18,8 @@ import pytest
 from holdfast.fault_tolerance.launcher.exit_codes import Outcome
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
+from tests.cluster import QUICK, Cluster, Node
 from tests.monitor.job import Freezer, freezer
-from tests.nodes.conftest import QUICK, Cluster, Node
 from tests.processes import wait_until
 
 __all__ = ["freezer"]

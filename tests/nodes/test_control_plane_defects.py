@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from tests.nodes.conftest import QUICK, TRAINS, Cluster, HostNames, Node, cut
+from tests.cluster import QUICK, TRAINS, Cluster, HostNames, Node, cut
 from tests.processes import Spawner, wait_until
 
 

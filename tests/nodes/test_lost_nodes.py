@@ -14,7 +14,7 @@ import pytest
 from holdfast.journal.incidents import Incident, incidents
 from holdfast.journal.reader import read_run
 from holdfast.views.job import read_job
-from tests.nodes.conftest import QUICK, TRAINS, Cluster, HostNames, Network, Node, gone
+from tests.cluster import QUICK, TRAINS, Cluster, HostNames, Network, Node, gone
 from tests.processes import Spawner, wait_until
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ import pytest
 from holdfast.fault_tolerance.launcher.control.records import JOIN_INTERVAL
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
+from tests.cluster import QUICK, TRAINS, Cluster, gone
 from tests.launcher.test_metrics import Values, samples
-from tests.nodes.conftest import QUICK, TRAINS, Cluster, gone
 from tests.processes import wait_until
 
 BEATS = """

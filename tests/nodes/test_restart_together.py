@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.nodes.conftest import Cluster
+from tests.cluster import Cluster
 
 FAILS_ON_BOTH = """
 client = connect()

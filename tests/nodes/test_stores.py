@@ -22,7 +22,7 @@ from holdfast.fault_tolerance.launcher.inbox import Inbox
 from holdfast.fault_tolerance.launcher.rank_store import ENDED, RankStore, RankStores
 from holdfast.fault_tolerance.launcher.rendezvous import Endpoint, listens_on, own_address, register
 from holdfast.fault_tolerance.launcher.store import StoreClient, StoreGone
-from tests.nodes.conftest import Network, cut
+from tests.cluster import Network, cut
 from tests.processes import CEILING, Spawned, Spawner, wait_until
 
 

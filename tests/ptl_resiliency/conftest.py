@@ -13,7 +13,6 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig
 from holdfast.fault_tolerance.board import Board
-from tests.client.conftest import arm, board, fresh, shm  # noqa: F401
 from tests.ptl_resiliency.small import TinyModel, saving, trainer
 
 SECTIONS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
@@ -43,7 +42,7 @@ def config() -> FaultToleranceConfig:
 
 
 @pytest.fixture
-def ranked(board: Board, monkeypatch: pytest.MonkeyPatch) -> Board:  # noqa: F811
+def ranked(board: Board, monkeypatch: pytest.MonkeyPatch) -> Board:
     """This process is a rank of a job, as its launcher would have it. Learned limits have no floor."""
     monkeypatch.setenv("HOLDFAST_LEARNED_FLOOR", "0")
     monkeypatch.setenv("HOLDFAST_LEARNED_INITIAL_FLOOR", "0")

@@ -29,7 +29,7 @@ from holdfast.ptl_resiliency import (
     StragglerDetectionCallback,
 )
 from holdfast.straggler import Detector
-from tests.client.conftest import Arm
+from tests.clients import Arm
 from tests.processes import Spawner
 
 from .small import BATCHES, TinyModel, saving, trainer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.nodes.conftest import Cluster
+from tests.cluster import Cluster
 from tests.processes import Spawned, Spawner
 
 PROGRAM = str(Path(__file__).with_name("programs") / "preempted_job.py")

@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import jobs
-
-__all__ = ["jobs"]
-
 Row = tuple[str, str, str]
 _ROWS: list[Row] = []
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import torch
 
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.processes import Spawner
 from tests.ptl_resiliency.test_preemption_jobs import CEILING, LAUNCHER, agreed
 from tests.ptl_resiliency.test_preemption_jobs import Job as LightningJob

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.launcher.test_warm_start import named, standbys
 from tests.monitor.job import board_directory, monitor, ranks, tree, wait_gone
 from tests.processes import wait_until

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.fault_tolerance.monitor.control import ControlPage
-from tests.launcher.conftest import Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.monitor.job import STEPS, WAYS_TO_HANG, board_directory, monitor, ranks, wait_gone
 from tests.processes import wait_until
 

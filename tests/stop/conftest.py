@@ -9,9 +9,6 @@ import pytest
 
 from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR
 from holdfast.fault_tolerance.stop.page import PageFile, page_path
-from tests.board.conftest import shm
-
-__all__ = ["shm"]
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import Job, Jobs, jobs
-from tests.nodes.conftest import Cluster, Node
+from tests.cluster import Cluster, Node
+from tests.jobs import Job, Jobs
 from tests.processes import Spawner
-
-__all__ = ["jobs"]
 
 # -- a TCP proxy: a store that is far away, or busy -----------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.launcher.conftest import LAUNCHER, patient
+from tests.jobs import LAUNCHER, patient
 from tests.processes import Spawned, Spawner, free_port
 
 TRAIN = Path(__file__).with_name("train.py")

@@ -12,9 +12,6 @@ import pytest
 
 from holdfast.fault_tolerance import FaultToleranceConfig
 from holdfast.integrations import megatron
-from tests.client.conftest import board, shm
-
-__all__ = ["board", "shm"]
 
 LIMITS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
 

@@ -19,11 +19,8 @@ import torch.distributed as dist
 from holdfast import Loop, checkpoints
 from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
-from tests.client.conftest import board, shm
 from tests.pages import DOCS, block
 from tests.processes import Spawned, Spawner
-
-__all__ = ["board", "shm"]
 
 ROOT = Path(__file__).resolve().parents[3]
 

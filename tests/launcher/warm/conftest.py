@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import LAUNCHER, Job, patience, patient
+from tests.jobs import LAUNCHER, Job, patience, patient
 from tests.processes import Spawner
 
 WARM = "on"

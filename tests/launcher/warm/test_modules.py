@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SOURCE
-from tests.launcher.conftest import Job
+from tests.jobs import Job
 from tests.launcher.warm.conftest import HERE, WARM, Installation, must_be_warm, run
 from tests.processes import Spawner
 from tests.straggler.kernels.conftest import NATIVE

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.launcher.conftest import Job
+from tests.jobs import Job
 from tests.launcher.warm.conftest import COLD, HERE, WARM, must_be_warm, run
 from tests.processes import Spawner
 

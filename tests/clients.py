@@ -18,9 +18,6 @@ from holdfast.fault_tolerance.board.values import FT_RANK_MONITOR_IPC_SOCKET_ENV
 from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.fault_tolerance.timeouts.effective_timeouts import configured_timeouts
 from holdfast.fault_tolerance.timeouts.learned_timeouts import Floors
-from tests.board.conftest import shm
-
-__all__ = ["shm"]
 
 NO_FLOORS = Floors(0.0, 0.0)
 

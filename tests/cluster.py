@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.launcher.conftest import LAUNCHER, Launched, records
-from tests.launcher.conftest import PRELUDE as OF_ONE_NODE
+from tests.jobs import LAUNCHER, Launched, records
+from tests.jobs import PRELUDE as OF_ONE_NODE
 from tests.processes import Spawned, Spawner, alive, free_port, wait_until
 
 PRELUDE = (
