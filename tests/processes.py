@@ -83,6 +83,7 @@ class Spawned:
         self.command = tuple(command)
         self.stdout = stdout
         self.stderr = stderr
+        self._known: dict[Path, tuple[int, str]] = {}
 
     @property
     def pid(self) -> int:
@@ -94,10 +95,19 @@ class Spawned:
         return self.process.poll()
 
     def out(self) -> str:
-        return self.stdout.read_text(errors="replace")
+        return self._text(self.stdout)
 
     def err(self) -> str:
-        return self.stderr.read_text(errors="replace")
+        return self._text(self.stderr)
+
+    def _text(self, file: Path) -> str:
+        """A wait looks a hundred times a second, and the file only grows: it is read when it is longer."""
+        size = file.stat().st_size
+        known, text = self._known.get(file, (-1, ""))
+        if size != known:
+            text = file.read_text(errors="replace")
+            self._known[file] = size, text
+        return text
 
     def output(self) -> str:
         """Everything it wrote so far: standard output, then standard error."""
