@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from holdfast import checkpoints
+from tests import ahead
 from tests.jobs import LAUNCHER
 from tests.memory_group import anonymous, set_limit
 from tests.memory_group import group as group
@@ -204,10 +205,14 @@ STEPS = SAMPLES // STEP_SAMPLES
 def start(spawn: Spawner, framework: str, folder: Path, ranks: int, **env: str) -> Spawned:
     if importlib.util.find_spec(framework) is None or importlib.util.find_spec("sklearn") is None:
         pytest.skip(f"{framework} is not installed")
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--nproc-per-node={ranks}"]
+    preload, path = ahead.TRANSFORMERS, ahead.PATH
+    if framework == "lightning":
+        preload, path = ahead.lightning(folder / "installed")
+    number = len(list(folder.glob("run*")))  # a new folder: it has no list of all that a job has imported
+    launcher = [*LAUNCHER, f"--nproc-per-node={ranks}", preload, f"--ft-run-dir={folder / f'run{number}'}"]
+    path = {**path, "PYTHONPATH": f"{path['PYTHONPATH']}:{EXAMPLES}"}
     return spawn(
-        [*launcher, f"--ft-run-dir={folder / 'run'}", str(RESIZED), framework, str(folder)],
-        env={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES), **env},
+        [*launcher, str(RESIZED), framework, str(folder)], env={"OMP_NUM_THREADS": "1", **path, **env}
     )
 
 

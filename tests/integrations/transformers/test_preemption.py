@@ -26,6 +26,7 @@ from holdfast.integrations.transformers import (
 from holdfast.integrations.transformers.checkpoints import MARK
 from holdfast.integrations.transformers.training import EVALUATION_TO_COME
 from holdfast.straggler import Detector
+from tests import ahead
 from tests.processes import Spawned, Spawner
 
 from .conftest import Ranked
@@ -272,7 +273,7 @@ SCRIPT, LOOP = EXAMPLES / "train.py", EXAMPLES / "accelerate_loop.py"
 TWICE = Path(__file__).parent / "programs" / "and_undisturbed.py"
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
-STEPS = 150
+STEPS = 105
 PAUSE = "0.1"
 """Seconds after each step of a job that is disturbed: a busy machine may send a signal late."""
 SCHEDULE = [f"--steps={STEPS}", "--save-every=15"]
@@ -280,7 +281,8 @@ SCHEDULE = [f"--steps={STEPS}", "--save-every=15"]
 
 def job(spawn: Spawner, script: Path, folder: Path, *options: str, pause: str = "0") -> Spawned:
     """One of two ranks; without a pause it trains once more at its end, undisturbed, in a folder beside."""
-    launcher = [*LAUNCHER, "--nproc-per-node=2", "--max-restarts=1", f"--ft-run-dir={folder}-run", *options]
+    launcher = [*LAUNCHER, ahead.TRANSFORMERS, "--nproc-per-node=2", "--max-restarts=1"]
+    launcher += [f"--ft-run-dir={folder}-run", *options]
     env = {**QUIET, "FAULT_TOL_FINISHED_FLAG_FILE": f"{folder}.flag", "PAUSE": pause}
     return spawn([*launcher, str(TWICE), str(script), str(folder), *SCHEDULE], env=env)
 
