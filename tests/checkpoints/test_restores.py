@@ -87,7 +87,7 @@ PROGRAM = Path(__file__).parent / "programs" / "restoring.py"
 
 @pytest.mark.slow
 def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, tmp_path: Path) -> None:
-    """A cold start has fitted into the limit, and a rank that restores needs `BYTES` more."""
+    """A cold start has fitted into the limit, and rank 0 needs `BYTES` more when it restores."""
     run, iteration = tmp_path / "run", tmp_path / "iteration"
     launcher = [*LAUNCHER, "--nproc-per-node=2", "--max-restarts=9", f"--ft-run-dir={run}"]
     launcher += [f"--ft-checkpoint-iteration-file={iteration}", str(PROGRAM), str(tmp_path)]
@@ -107,7 +107,7 @@ def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, t
     assert len(reports) == 3, "the kill, and two restores"
     for report in reports[1:]:
         text = " ".join(report.split())
-        assert report.startswith("OUT OF MEMORY: rank "), report
+        assert report.startswith("OUT OF MEMORY: rank 0 "), report
         assert "was killed because it ran out of memory in section 'setup', before its first step" in text
         assert f"is {limit >> 20} MiB" in text, report
         assert "memory that rank" in text and "mmap=True" in text, report

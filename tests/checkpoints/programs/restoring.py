@@ -1,4 +1,4 @@
-"""Two ranks train weights of 384 MiB; a rank that restores them holds them twice for a moment.
+"""Of two ranks the first trains weights of 384 MiB; when it restores them it holds them twice for a moment.
 
 restoring.py FOLDER
 """
@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 import holdfast
 
 BYTES = 384 << 20
@@ -19,10 +17,13 @@ BYTES = 384 << 20
 
 def main(folder: Path) -> None:
     rank = int(os.environ["RANK"])
-    weights = torch.ones(BYTES // 4)
+    if rank == 0:
+        import torch
+
+        weights = torch.ones(BYTES // 4)
     with holdfast.Loop() as loop:
         with loop.section("setup"):
-            if (newest := loop.last_checkpoint(folder / "saved")) is not None:
+            if rank == 0 and (newest := loop.last_checkpoint(folder / "saved")) is not None:
                 weights.copy_(torch.load(newest)["weights"])
         for step in range(10_000):
             if loop.step(step):
