@@ -208,6 +208,7 @@ def command(folder: Path, script: str, *more: str, ranks: int = 1) -> list[str]:
 
 LOADER = """
 import sys
+import bare_lightning
 import lightning.pytorch as pl
 import torch
 from digits import Classifier, Digits
@@ -246,7 +247,7 @@ def test_the_loader_goes_on_where_the_checkpoint_was(spawn: Spawner, tmp_path: P
     """At the end of an epoch, and in the middle of one."""
     script = tmp_path / "train.py"
     script.write_text(LOADER)
-    path = {"PYTHONPATH": f"{EXAMPLES}:{EXAMPLES.parents[1] / 'src'}"}
+    path = {"PYTHONPATH": f"{EXAMPLES}:{JOB_IN_A_ROW.parent}:{EXAMPLES.parents[1] / 'src'}"}
     job = spawn([sys.executable, str(script), str(tmp_path)], env={**QUIET, **path})
     assert job.wait() == 0, job.output()[-3000:]
 
