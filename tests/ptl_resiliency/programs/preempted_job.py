@@ -1,7 +1,7 @@
 """Trains tests.ptl_resiliency.preempted's model on all ranks of the job; run by ft_launcher, torchrun or python.
 
     preempted_job.py FOLDER [--epochs N] [--step SECONDS] [--workers N] [--moment TEXT]
-                            [--who launcher|rank|all|none]
+                            [--who launcher|rank|all|none] [--and-undisturbed]
 
 At the moment (`train 4`, `validation at 6 batch 1`, see `Learner`; `between 4`; `save 4`; `setup`: the last rank has
 come to the callback's, the first has not) one rank gives the signal; with `none` the launchers could not agree.
@@ -46,11 +46,10 @@ parser.add_argument("--step", type=float, default=0.0)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--moment", default="")
 parser.add_argument("--who", default="launcher")
+parser.add_argument("--and-undisturbed", action="store_true")
 arguments = parser.parse_args()
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-arguments.folder.mkdir(exist_ok=True)
-start = len(list(arguments.folder.glob(f"trained-{RANK}-*")))
 
 
 def give_signal() -> None:
@@ -121,30 +120,38 @@ class Steps(pl.Callback):
         time.sleep(arguments.step)
 
 
+def train(folder: Path, model: Learner, *callbacks: pl.Callback) -> None:
+    """Resumes from the folder's last checkpoint; rank 0 leaves the weights in it, and each rank what it has trained."""
+    folder.mkdir(exist_ok=True)
+    start = len(list(folder.glob(f"trained-{RANK}-*")))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        num_nodes=RANKS // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        strategy="ddp" if RANKS > 1 else "auto",
+        max_epochs=arguments.epochs,
+        val_check_interval=3,
+        use_distributed_sampler=False,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        plugins=[Interrupted()],
+        callbacks=[*callbacks, ModelCheckpoint(dirpath=folder, save_last=True, every_n_train_steps=2)],
+    )
+    try:
+        trainer.fit(model, ckpt_path="last")
+    finally:
+        (folder / f"trained-{RANK}-{start}").write_text(json.dumps(model.trained))
+    if RANK == 0:
+        torch.save(weights(model), folder / "weights")
+
+
 concerned = RANK == RANKS - 1 or arguments.who == "none"
 model = Learner({arguments.moment: give_signal} if concerned else {}, arguments.workers)
-trainer = pl.Trainer(
-    accelerator="cpu",
-    num_nodes=RANKS // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-    devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-    strategy="ddp" if RANKS > 1 else "auto",
-    max_epochs=arguments.epochs,
-    val_check_interval=3,
-    use_distributed_sampler=False,
-    logger=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-    plugins=[Interrupted()],
-    callbacks=[
-        Steps(),
-        PreemptionCallback(),
-        ModelCheckpoint(dirpath=arguments.folder, save_last=True, every_n_train_steps=2),
-    ],
-)
 try:
-    trainer.fit(model, ckpt_path="last")
+    train(arguments.folder, model, Steps(), PreemptionCallback())
 finally:
-    (arguments.folder / f"trained-{RANK}-{start}").write_text(json.dumps(model.trained))
     os.write(1, f"COLLECTIVES {collectives} in {groups} groups\n".encode())
-if RANK == 0:
-    torch.save(weights(model), arguments.folder / "weights")
+if arguments.and_undisturbed:
+    arguments.moment = ""
+    train(arguments.folder.with_name(f"{arguments.folder.name}-undisturbed"), Learner())
