@@ -18,6 +18,7 @@ from holdfast.incidents.evidence import (
     Case,
     Child,
     Collective,
+    Exit,
     Frame,
     KernelThread,
     Missing,
@@ -310,6 +311,13 @@ def future_of_a_thread() -> Case:
     return case([reached(0, 3, "started", members=[0, 1]), one], passed=1)
 
 
+def of_no_group(evaluator: RankEvidence) -> Case:
+    """Ranks 0 to 2 wait for each other, and rank 3 is in none of their groups."""
+    team = [reached(number, 7, "started", members=[0, 1, 2]) for number in (0, 2)]
+    other = reached(1, 7, "started", members=[0, 1, 2], changes={"operation": "nccl:broadcast"})
+    return case([team[0], other, team[1], evaluator])
+
+
 QUEUE = (("wait", THREADING, 327), ("get", f"{PYTHON}/queue.py", 171))
 SAME_MODULE = ("fill", APP, 40)
 
@@ -576,6 +584,24 @@ JOBS: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "an event loop loads": (event_loop_loads(), (1, "data_loading")),
     "misleading names": (misleading_names(), (1, "user_code")),
     "a child answers nothing": (child_answers_nothing(), (2, "child")),
+    "a rank of no group sleeps": (
+        of_no_group(rank(3, THROTTLE, LINE, process=SLEEP)), (1, "mismatched_collective", MEDIUM),
+    ),
+    "a rank of no group waits for data": (
+        of_no_group(rank(3, ("_try_get_data", LOADER, 1285), LINE, process=waiting("poll", "do_sys_poll"))),
+        (1, "mismatched_collective", MEDIUM),
+    ),
+    "a rank of no group has ended": (
+        of_no_group(rank(3, exit=Exit(0, ago=3000.0))), (1, "mismatched_collective", MEDIUM),
+    ),
+    "a rank of no group has the lock for which one waits": (
+        case([
+            reached(0, 7, "started", members=[0, 1]),
+            reached(1, 6, "completed", LINE, members=[0, 1], process=waiting("flock", target=Target.LOCK, pid=7003)),
+            rank(3, THROTTLE, LINE, process=SLEEP),
+        ]),
+        (3, "user_code", MEDIUM),
+    ),
     "a future of a thread": (future_of_a_thread(), (1, "user_code")),
     "the thread that fills its queue reads a socket": (
         waits_for(("recv_into", f"{PYTHON}/ssl.py", 1314), SAME_MODULE), (1, "network", MEDIUM),

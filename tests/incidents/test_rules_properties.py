@@ -26,7 +26,19 @@ from holdfast.incidents.evidence import Case
 from holdfast.incidents.verdict import HIGH, KINDS, LOW, MEDIUM, Verdict
 from holdfast.incidents.wire import SCHEMA, encoded, node_of, packed, unpacked
 from tests.incidents import simulated_jobs
-from tests.incidents.cases import INSTALLED, STACKS, board, case, entry, frames, judge, node, process, rank
+from tests.incidents.cases import (
+    INSTALLED,
+    STACKS,
+    board,
+    case,
+    entry,
+    frames,
+    judge,
+    node,
+    process,
+    raised,
+    rank,
+)
 from tests.incidents.evidence_strategies import CASES, NODES, TEXTS, WORDS, scrambled
 from tests.incidents.simulated_jobs import Truth, outcome, simulated
 
@@ -292,6 +304,35 @@ def test_sixteen_thousand_ranks_that_all_wait_in_groups_of_eight() -> None:
     began = time.process_time()
 
     assert judge(case(*ranks)).rank == 77
+    assert time.process_time() - began < 10.0
+
+
+def all_waiting_for_each_other(ranks: int) -> Case:
+    """Half of them in one group, half in another; each group has all."""
+    members = tuple(range(ranks))
+    found = []
+    for number in members:
+        group, other = ("a", "b") if number % 2 else ("b", "a")
+        begun = entry(8, "nccl:all_reduce", group=group, members=members, backend="nccl")
+        done = replace(begun, sequence=7, group=other, state="completed", ago=50.0)
+        found.append(rank(number, collectives=(begun, done)))
+    return case(*found)
+
+
+@pytest.mark.parametrize(
+    ("job", "kind"),
+    [
+        (case(*(rank(number, "init") for number in range(4096))), "startup"),
+        (case(*(raised(number, "ValueError", "x") for number in range(4096))), "exception"),
+        (all_waiting_for_each_other(4096), "mismatched_collective"),
+    ],
+    ids=["all start", "all raise", "all wait for each other"],
+)
+def test_many_ranks_that_do_the_same_take_no_longer_for_each_other(job: Case, kind: str) -> None:
+    began = time.process_time()
+    verdict = judge(job)
+
+    assert (verdict.rank, verdict.kind) == (None, kind)
     assert time.process_time() - began < 10.0
 
 

@@ -110,7 +110,11 @@ def _ended_early(job: JobView) -> Verdict | None:
     if len(job.done) <= len(job.waiting):
         verb = "still waits" if len(job.waiters) == 1 else "still wait"
         found = early_exit(job.done, job.waiters, f"{verb} in {where}")
-        is_guess = all(view.activity.strength is Strength.WEAK for view in job.waiting)
+        # At its end a rank may wait for others, and it need not be for them that it stays.
+        is_guess = all(
+            view.activity.strength is Strength.WEAK or view.activity.kind == Kind.TEARDOWN
+            for view in job.waiting
+        )
         return replace(found, confidence=MEDIUM) if is_guess else found
     last = job.waiting[0]
     text = f"waits in {where} for {len(job.done)} ranks that have ended with exit code 0"
@@ -287,7 +291,8 @@ def _undetermined(job: JobView) -> Verdict:
         return against_nobody(Kind.MISMATCHED_COLLECTIVE, text, LOW, job.waiters)
     meeting = [view for view in job.waiting if view.activity.kind == Kind.RENDEZVOUS]
     if meeting:
-        where, others = meeting[0].activity.operation, [view for view in job.waiting if view not in meeting]
+        where = meeting[0].activity.operation
+        others = [view for view in job.waiting if view.activity.kind != Kind.RENDEZVOUS]
         text = f"{wait([view.rank for view in meeting])} in {where}"
         if others and where in MAKE_GROUPS:
             text += f", and {wait([view.rank for view in others])} in {others[0].activity.operation}"

@@ -227,11 +227,18 @@ def _in_a_cycle(job: JobView) -> Verdict | None:
     off = [rank for rank in in_cycle if recorder.leaves_its_order(views[rank].evidence.collectives)]
     why = "by its own earlier steps another collective was next"
     if len(off) != 1:
-        in_collectives: dict[int, set[int]] = defaultdict(set)
-        for edge in edges:
+        by_edges: dict[int, tuple[int, ...]] = defaultdict(tuple)
+        for number, edge in enumerate(edges):
             for rank in edge.awaited if edge.via is Via.RECORDER else ():
-                in_collectives[rank] |= {*edge.waiters}
-        off = [rank for rank, found in in_collectives.items() if 1 < len(found - {rank}) == len(views) - 1]
+                by_edges[rank] += (number,)
+        all_of = {
+            of: {rank for number in of for rank in edges[number].waiters} for of in {*by_edges.values()}
+        }
+        off = [
+            rank
+            for rank, of in by_edges.items()
+            if 1 < len(all_of[of]) - (rank in all_of[of]) == len(views) - 1
+        ]
         why = "all others wait for it in another collective"
     if len(off) == 1:
         culprit = views[off[0]]

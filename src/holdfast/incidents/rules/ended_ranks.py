@@ -14,7 +14,7 @@ from ..evidence import Nature
 from ..verdict import HIGH, LOW, MEDIUM, Kind, Strength, Verdict
 from . import recorder
 from .exits import COLLATERAL, End, Role, exception
-from .graph import JobView, RankView
+from .graph import LONG, JobView, RankView
 from .places import is_own
 from .sentence import against, against_nobody, called, ranks, seconds, short
 
@@ -39,8 +39,9 @@ def first_failure(job: JobView, ends: Sequence[End]) -> Verdict | None:
         first = next((other for other in rivals if other.rank.rank in job.accused), first)
         rivals = [other for other in causes if other is not first]
     victims = [end.rank.rank for end in ends if end is not first and end.role is not Role.DONE]
-    alike = [end for end in causes if _in_common(end) == _in_common(first)]
-    if rivals and all(rival in alike for rival in rivals):
+    common = _in_common(first)
+    alike = [end for end in causes if _in_common(end) == common]
+    if rivals and all(_in_common(rival) == common for rival in rivals):
         numbers = [end.rank.rank for end in alike]
         followers = sorted({first.rank.rank, *victims} - {*numbers})
         followed = f"; {ranks(followers)} followed" if followers else ""
@@ -113,7 +114,11 @@ def only_followers(job: JobView, ends: Sequence[End], living: Verdict) -> Verdic
         return against(named.evidence, kind, text, confidence, numbers)
     early = [view for view in job.done if view.rank not in numbers]
     if early and len(early) <= len(failed):
-        return early_exit(early, numbers, "lost their connection to it")
+        found = early_exit(early, numbers, "lost their connection to it")
+        # Who has lost a connection sees it when it is next used: long after that the rank may be of no concern.
+        ended = max(view.end.when for view in early if view.end)
+        is_recent = min(end.when for end in failed) - ended <= LONG
+        return found if is_recent else replace(found, confidence=MEDIUM)
     # A rank that runs has not closed its connections: with a node unseen, the peer that was lost is rather there.
     is_closed = all(end.role is Role.LOST_PEER for end in failed) and not job.is_complete
     if living.rank is not None and living.rank not in numbers and not is_closed:

@@ -121,8 +121,37 @@ class JobView:
         self.living = [view for view in self.living if view.activity.kind != Kind.FINISHED]
         self.failed = [view for view in self.ranks if view.end is not None and view.end.role in COLLATERAL]
         self.waiting = [view for view in self.living if view.activity.waits_for_peers]
-        self.outside = [view for view in self.living if not view.activity.waits_for_peers]
         self.waiters = [view.rank for view in (*self.waiting, *self.failed)]
+        concerned = self._concerned()
+        self.done = [view for view in self.done if view.rank in concerned]
+        self.outside = [
+            view for view in self.living if not view.activity.waits_for_peers and view.rank in concerned
+        ]
+
+    def _concerned(self) -> set[int]:
+        """Ranks that wait, and those for which they wait, directly or through another: a rank that is in none of their
+        groups, as one that evaluates, holds nobody up. All, where it is not known for whom one of them waits."""
+        found, members = {view.rank for view in self.waiting}, dict[recorder.Group, tuple[int, ...]]()
+        is_known = bool(found) and not self.failed
+        for view in self.waiting:
+            entries, backends = (
+                [*transfers(view), *waits_in(view)],
+                recorder.recorded(view.evidence.collectives),
+            )
+            is_known &= view.activity.kind == Kind.IN_COLLECTIVE and bool(entries)
+            for entry in entries:
+                is_known &= entry.backend in backends
+                if entry.p2p and entry.peer is not None:
+                    found.add(entry.peer)
+                else:
+                    members[recorder.group_of(entry)] = entry.members
+        if not is_known or not all(members.values()):
+            return {view.rank for view in self.ranks}
+        found = found.union(*members.values())
+        held = list(_by_holder(self.living))
+        while more := {rank for edge in held if found & {*edge.waiters} for rank in edge.awaited} - found:
+            found |= more
+        return found
 
     def moves(self, view: RankView) -> bool:
         """Whether its board shows progress: a rank that is half as silent as the overdue one does not."""
