@@ -131,8 +131,8 @@ class JobView:
     def _concerned(self) -> set[int]:
         """Ranks that wait, and those for which they wait, directly or through another.
 
-        A rank that is in none of their groups, as one that evaluates, holds nobody up. All ranks, if the recorder of
-        one that waits does not show for which ranks it does.
+        No rank is held up by one that is in none of these groups, as one that evaluates. All ranks, if the recorder
+        of one that waits does not show for which ranks it does.
         """
         found, members = {view.rank for view in self.waiting}, dict[recorder.Group, tuple[int, ...]]()
         is_known = bool(found) and not self.failed
