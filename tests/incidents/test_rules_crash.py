@@ -29,6 +29,9 @@ DEAD_WORKER = raised(1, "RuntimeError", "DataLoader worker (pid 88) is killed by
 MISMATCH = "[enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 28 vs 16"
 LOST_BOTH = [raised(number, "RuntimeError", LOST, lost=True) for number in (0, 1)]
 PASSES = "Rank 1 failed to pass monitoredBarrier in 30000 ms"
+SYSTEM = "NCCL error in: NCCLUtils.hpp:268, unhandled system error\nncclSystemError: System call failed"
+IN_USE = "The server socket has failed to listen on any local network address. port: 29500, code: -98, name: EADDRINUSE"
+NO_CLIENT = "The client socket has timed out after 60000ms while trying to connect to (gpu-1, 29500)."
 
 
 def at_another_line() -> E.Case:
@@ -121,6 +124,22 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         crash(*LOST_BOTH, nodes=2, world_size=4, faults=(E.NodeFault(E.NodeFaultKind.NODE_LOST, "b"),)),
         (None, "node_lost"),
     ),
+    "a node is lost, and torch gives a survivor no cause": (
+        crash(raised(0, "DistBackendError", SYSTEM), rank(1), nodes=2, world_size=4, lost_nodes=("b",)),
+        (None, "node_lost", HIGH),
+    ),
+    "torch gives the first one no cause, and another raises one of its own": (
+        crash(raised(0, "DistBackendError", SYSTEM, ago=0.5), raised(1, "ValueError", "x", ago=0.3)),
+        (1, "exception", HIGH, "", (0,)),
+    ),
+    "torch gives no cause, and a rank is stopped": (
+        crash(raised(0, "DistStoreError", "no text of today"), rank(1, process=E.Process(state="T"))),
+        (1, "stopped"),
+    ),
+    "the store cannot listen, and others cannot connect": (
+        crash(raised(0, "DistNetworkError", IN_USE), raised(1, "DistNetworkError", NO_CLIENT, ago=0.6)),
+        (0, "exception", HIGH, "", (1,)),
+    ),
     "all lost a peer, and all nodes are seen": (crash(*LOST_BOTH), (None, "unknown", LOW)),
     "one lost its peers after they had timed out": (
         crash(
@@ -165,6 +184,47 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", CRASHES)
 def test_crash_has_the_verdict(name: str) -> None:
     expect(*CRASHES[name])
+
+
+NATURES: tuple[tuple[str, str, E.Nature], ...] = (
+    ("DistNetworkError", NO_CLIENT, E.Nature.TIMED_OUT),
+    (
+        "DistStoreError",
+        "Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+        E.Nature.TIMED_OUT,
+    ),
+    ("RuntimeError", "waitForInput: socket SocketImpl(fd=9) timed out after 300000ms", E.Nature.TIMED_OUT),
+    ("DistNetworkError", "waitForInput: poll for socket 9 returned 0, likely a timeout", E.Nature.TIMED_OUT),
+    ("RuntimeError", "Failed to send, sent 0 bytes. Connection was likely closed.", E.Nature.LOST_PEER),
+    ("RuntimeError", "[gloo/transport/tcp/pair.cc:144] no error", E.Nature.LOST_PEER),
+    (
+        "RuntimeError",
+        "socketStartConnect: Connect to 10.0.0.7<41> failed : Software caused connection abort",
+        E.Nature.LOST_PEER,
+    ),
+    (
+        "RuntimeError",
+        "socketPollConnect: connect to 10.0.0.7<41> returned No route to host",
+        E.Nature.LOST_PEER,
+    ),
+    ("torch.distributed.DistBackendError", SYSTEM, E.Nature.LOST_PEER),
+    ("torch.distributed.DistStoreError", "no text of today", E.Nature.LOST_PEER),
+    ("DistBackendError", f"{SYSTEM}\nCuda failure 2 'out of memory'", E.Nature.OUT_OF_MEMORY),
+    ("DistBackendError", "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error", E.Nature.OWN),
+    (
+        "DistBackendError",
+        "NCCL error: invalid usage\nDuplicate GPU detected : rank 1 and rank 0",
+        E.Nature.OWN,
+    ),
+    ("DistNetworkError", IN_USE, E.Nature.OWN),
+    ("DistillationError", "no text of today", E.Nature.OWN),
+    ("RuntimeError", "No route to host of the licence", E.Nature.OWN),
+)
+
+
+@pytest.mark.parametrize(("type_", "message", "nature"), NATURES)
+def test_exception_has_the_nature(type_: str, message: str, nature: E.Nature) -> None:
+    assert classify.nature_of_exception(type_, message) is nature
 
 
 def two_nodes(offset: float, *, aligned: bool) -> E.Case:

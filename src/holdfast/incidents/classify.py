@@ -17,14 +17,16 @@ DYING, DYING_WITH_GPU = 1.0, 10.0
 """Seconds for which a process may still exist after the kernel has closed its connections, so that its peers fail."""
 
 LOST_PEER = re.compile(
-    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
-    r"|pair closure|failed to recv|socket (has been )?closed|communicator was aborted",
+    r"connection (was )?(likely )?(closed|reset|refused|aborted)|broken pipe|remote process exited|ncclRemoteError"
+    r"|pair closure|failed to recv|socket (has been )?closed|communicator was aborted|pair\.cc:\d+\] no error"
+    r"|socket(start|poll)connect: ",
     re.IGNORECASE,
 )
 """What torch raises for gloo, NCCL and the store."""
 _TIMED_OUT = re.compile(
     r"timed out waiting \d|watchdog caught collective|collective operation timeout|wait timeout after|"
-    r"timed out (after|in) .*(barrier|collective|store|rendezvous)|failed to pass monitoredBarrier|"
+    r"timed out (after|in) .*(barrier|collective|store|rendezvous|clients|trying to connect)|"
+    r"failed to pass monitoredBarrier|waitForInput: .*time(d )?out|"
     r"timed out waiting for clients|socket timeout|wait for .* timed out|operations have failed or timed out|"
     r"^RuntimeError: operation timed out!",
     re.IGNORECASE,
@@ -53,6 +55,10 @@ _BARRIER = re.compile(
 _TRACEBACK_LINE = re.compile(r'^\s*File "([^"]+)", line (\d{1,9}), in (\S+)', re.MULTILINE)
 _EXCEPTION_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?::|$)")
 _TORCHS_EXCEPTIONS = ("RuntimeError", "error")
+_OF_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError")
+"""torch's exceptions about other ranks and the store: without a known text they count as a lost peer."""
+_NOT_OF_PEERS = re.compile(r"cuda (error|failure)|invalid usage|server socket has failed", re.IGNORECASE)
+"""What they contain where the rank's own GPU, arguments or port are the cause."""
 
 
 def raised(type_: str, message: str, traceback: str, ago: float, *, lost_peer: bool = False) -> Raised:
@@ -95,7 +101,9 @@ def nature_of_exception(type_: str, message: str) -> Nature:
         return Nature.MISMATCH
     if _BROKEN_GPU.search(message):
         return Nature.BROKEN_GPU
-    return Nature.BROKEN_DISK if _BROKEN_DISK.search(message) else Nature.OWN
+    if _BROKEN_DISK.search(message):
+        return Nature.BROKEN_DISK
+    return Nature.LOST_PEER if name in _OF_PEERS and not _NOT_OF_PEERS.search(message) else Nature.OWN
 
 
 _DEVICE = re.compile(r"CUDA|cuDNN|NCCL|\bECC\b|\bXid\b", re.IGNORECASE)

@@ -84,7 +84,7 @@ class Nature(str, Enum):
     OWN = ""
     """Nothing but the program's own."""
     LOST_PEER = "lost_peer"
-    """A peer closed its connection."""
+    """A peer closed its connection, or torch reports a failure of communication without another cause."""
     TIMED_OUT = "timed_out"
     """A collective, or the store, waited too long for a peer."""
     MISMATCH = "mismatch"
