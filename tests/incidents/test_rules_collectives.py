@@ -71,6 +71,25 @@ def in_synchronize(number: int, *entries: Collective) -> RankEvidence:
     return rank(number, "busy", collectives=entries, stacks=(E.Thread("MainThread", calls, main=True),))
 
 
+def without_members(odd: int | None) -> Case:
+    """Four ranks in one collective; rank 0's long answer left out the members, and one may have another size."""
+    ranks = []
+    for number in range(4):
+        sizes = "[[8]]" if number == odd else "[[4]]"
+        members = (0, 1, 2, 3) if number else ()
+        found = entry(911, "nccl:all_reduce", sizes=sizes, members=members, backend="nccl", state="started")
+        ranks.append(rank(number, collectives=(found,)))
+    return case(*ranks)
+
+
+def read_in_part() -> Case:
+    """Ranks wait in a gloo group whose numbers could not be compared on rank 2."""
+    of_all = entry(5, "nccl:all_reduce", state="completed", ago=40.0, backend="nccl", members=(0, 1, 2))
+    of_gloo = entry(9, group="cpu", members=(0, 1, 2), backend="gloo")
+    part = rank(2, collectives=(of_all,), no_collectives=E.Missing.NOT_RECORDED)
+    return case(*(rank(number, collectives=(of_all, of_gloo)) for number in range(2)), part)
+
+
 GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.0, sizes="")
 TWO_KINDS = (
     *(entry(at, sizes="[[8]]", ago=40.0 - at) for at in (1, 3)),
@@ -127,6 +146,12 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
         ),
         (None, "unknown", LOW),
     ),
+    "an answer without members": (without_members(None), (None, "unknown", LOW)),
+    "the odd size beside an answer without members": (
+        without_members(2),
+        (2, "mismatched_collective", MEDIUM),
+    ),
+    "a recorder that was read in part": (read_in_part(), (None, "unknown", LOW)),
     "sizes of a gather may differ": (
         each_in(*(entry(9, "gloo:gather", sizes=f"[[{number}]]") for number in range(3))),
         (None, "unknown"),

@@ -18,6 +18,7 @@ from ..evidence import Case
 from ..verdict import Judgement
 from .blame import blame
 from .graph import JobView
+from .recorder import with_members
 
 
 def judge(case: Case) -> Judgement:
@@ -27,7 +28,7 @@ def judge(case: Case) -> Judgement:
     high only where no other known cause explains the evidence.
     Does not cover: causes outside the ranks (a switch, a power supply), of which no rank has evidence.
     """
-    job = JobView(case)
+    job = JobView(with_members(case))
     return Judgement(blame(job), tuple(view.activity for view in job.ranks), job.edges)
 
 

@@ -319,11 +319,7 @@ def _by_recorder(living: Sequence[RankView]) -> Iterator[Edge]:
                 for rank, each in waiters.items()
             )
             known = [views[rank].evidence for rank in entry.members or entered[group] if rank in views]
-            missing = [
-                each.rank
-                for each in known
-                if not recorder.is_missing(each) and not recorder.reached(each.collectives, entry)
-            ]
+            missing = [each.rank for each in known if recorder.lacks(each, entry)]
             if missing:
                 strength = Strength.PROOF if is_proof else Strength.STRONG
                 edges.append(Edge(tuple(waiters), tuple(missing), strength, Via.RECORDER))

@@ -8,11 +8,12 @@ in which a rank waits, if its stack shows that it waits in a collective.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from ..evidence import Collective, Missing, RankEvidence
+from ..evidence import Case, Collective, Missing, RankEvidence
 
 COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
 _DONE = frozenset({COMPLETED, "done", "retired"})
@@ -23,9 +24,37 @@ K = TypeVar("K", bound=Hashable)
 Group = tuple[object, ...]
 
 
+def with_members(case: Case) -> Case:
+    """The case, with the members of groups that a rank's long answer left out, where other ranks show them."""
+    known: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for rank in case.ranks:
+        for entry in rank.collectives:
+            if entry.members:
+                known[entry.group].add(entry.members)
+
+    def completed(rank: RankEvidence) -> RankEvidence:
+        if not known or all(entry.members for entry in rank.collectives):
+            return rank
+        found = []
+        for entry in rank.collectives:
+            fitting = [each for each in known[entry.group] if rank.rank in each]
+            is_known = not entry.members and len(fitting) == 1
+            found.append(replace(entry, members=fitting[0]) if is_known else entry)
+        return replace(rank, collectives=tuple(found))
+
+    nodes = (replace(node, ranks=tuple(map(completed, node.ranks))) for node in case.nodes)
+    return Case(tuple(nodes))
+
+
 def group_of(entry: Collective) -> Group:
     """The group's identity: two tensor-parallel groups may have one name. Its ends represent thousands of members."""
     return (entry.group, len(entry.members), *entry.members[:2], *entry.members[-1:])
+
+
+def is_same_group(one: Collective, other: Collective) -> bool:
+    """Whether two entries are of one group: by its name where the members of either are not known."""
+    is_known = one.members and other.members
+    return group_of(one) == group_of(other) if is_known else one.group == other.group
 
 
 def place_of(entry: Collective) -> Group:
@@ -78,10 +107,20 @@ def latest(entries: Sequence[Collective]) -> Collective | None:
 
 def reached(entries: Sequence[Collective], entry: Collective) -> bool:
     """Whether a rank with these entries has entered this collective of its group."""
-    group = group_of(entry)
     return any(
-        not each.p2p and each.sequence >= entry.sequence and group_of(each) == group for each in entries
+        not each.p2p and each.sequence >= entry.sequence and is_same_group(each, entry) for each in entries
     )
+
+
+def lacks(rank: RankEvidence, entry: Collective) -> bool:
+    """Whether this rank's recorder shows that it has not entered this collective.
+
+    One that was read in part shows that only of groups of which it has entries.
+    """
+    is_shown = rank.no_collectives is Missing.NOTHING or any(
+        is_same_group(each, entry) for each in rank.collectives
+    )
+    return is_shown and not reached(rank.collectives, entry)
 
 
 def signature(entry: Collective) -> tuple[str, str, str]:
