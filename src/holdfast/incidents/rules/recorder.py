@@ -26,23 +26,26 @@ Group = tuple[object, ...]
 
 def with_members(case: Case) -> Case:
     """The case, with the members of groups that a rank's long answer left out, where other ranks show them."""
-    known: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    if all(entry.members for rank in case.ranks for entry in rank.collectives):
+        return case
+    known: dict[str, dict[Group, tuple[int, ...]]] = defaultdict(dict)
     for rank in case.ranks:
         for entry in rank.collectives:
             if entry.members:
-                known[entry.group].add(entry.members)
+                known[entry.group].setdefault(group_of(entry), entry.members)
 
-    def completed(rank: RankEvidence) -> RankEvidence:
-        if not known or all(entry.members for entry in rank.collectives):
-            return rank
-        found = []
-        for entry in rank.collectives:
-            fitting = [each for each in known[entry.group] if rank.rank in each]
-            is_known = not entry.members and len(fitting) == 1
-            found.append(replace(entry, members=fitting[0]) if is_known else entry)
-        return replace(rank, collectives=tuple(found))
+    def completed(rank: RankEvidence, entry: Collective) -> Collective:
+        groups = () if entry.members else known[entry.group].values()
+        fitting = [members for members in groups if rank.rank in members]
+        return replace(entry, members=fitting[0]) if len(fitting) == 1 else entry
 
-    nodes = (replace(node, ranks=tuple(map(completed, node.ranks))) for node in case.nodes)
+    nodes = []
+    for node in case.nodes:
+        ranks = (
+            replace(rank, collectives=tuple(completed(rank, entry) for entry in rank.collectives))
+            for rank in node.ranks
+        )
+        nodes.append(replace(node, ranks=tuple(ranks)))
     return Case(tuple(nodes))
 
 
