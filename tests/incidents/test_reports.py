@@ -146,6 +146,25 @@ def test_next_step_of_a_signal_without_a_core_dump(number: int, step: str) -> No
     assert step in line and "core" not in line
 
 
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        (E.NodeFaultKind.GPU, "drain node gpu-12"),
+        (E.NodeFaultKind.HARDWARE, "drain node gpu-12"),
+        (E.NodeFaultKind.GPU_BEFORE, "fix the error in "),
+    ],
+)
+def test_next_step_drains_the_node_for_a_fault_of_this_job(kind: E.NodeFaultKind, step: str) -> None:
+    """A count since the driver was loaded may be of an earlier job. It stays a fact of the node."""
+    case, _ = judged("exception")
+    nodes = tuple(
+        replace(each, node="gpu-12", faults=(E.NodeFault(kind, "3 errors"),)) for each in case.nodes
+    )
+    first, *lines = report_lines(E.Case(nodes), judge(E.Case(nodes)))
+    assert f". Next: {step}" in first
+    assert any("3 errors" in line for line in lines[lines.index("  Facts of the nodes:") :])
+
+
 # -- the sections ----------------------------------------------------------------------------------------------
 
 

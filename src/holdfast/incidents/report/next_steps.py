@@ -67,8 +67,8 @@ NEXT_STEPS = MappingProxyType(
 SHORT = 90
 """Characters of the short step."""
 
-_NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.GPU_BEFORE, NodeFaultKind.HARDWARE)
-"""Of the culprit's node: it is drained as well."""
+_NODE_FAULTS = (NodeFaultKind.GPU, NodeFaultKind.HARDWARE)
+"""Of the culprit's node: it is drained as well. `GPU_BEFORE` may be of an earlier job."""
 
 _SETTINGS = MappingProxyType(
     {
