@@ -319,6 +319,17 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
         assert found.error is None and found.meaning == "exit code 1" and found.last_lines == ()
 
 
+@pytest.mark.parametrize("length", [5, 50])
+def test_private_key_in_the_last_stderr_lines_is_hidden(tmp_path: Path, length: int) -> None:
+    """Also one that begins before the lines that are kept."""
+    key = [f"MIIEpAIBAAKCAQEA{number:02}" for number in range(length)]
+    text = ["loads", "-----BEGIN PRIVATE KEY-----", *key, "-----END PRIVATE KEY-----", "KeyError: 'lr'", ""]
+    (tmp_path / "stderr").write_text("\n".join(text))
+    known = Failure(RankExit(0, 0, 7, 1, 10.0), None)
+    (found,) = failures.in_full([known], lambda local: ("", [str(tmp_path / "stderr")]), "logs")
+    assert found.last_lines == ("loads", "***", "KeyError: 'lr'")
+
+
 def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_path: Path) -> None:
     path = str(tmp_path / "error")
     error = {"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": "", "unhandled": True}

@@ -74,10 +74,13 @@ def _hide_unless_named(found: re.Match[str]) -> str:
     return found[0] if found[1] else HIDDEN
 
 
+_PRIVATE_KEY = re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")
+"""The only form over several lines."""
+
 _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(form), new)
     for form, new in (
-        (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
+        (_PRIVATE_KEY, HIDDEN),
         (rf"(?i)\b((?:proxy-)?authorization{_IS}[\"']?)(?:(bearer|basic|token|digest)\s+)?[^\s\"',]+", rf"\1{HIDDEN}"),
         (r"(?i)\b((?:Account|SharedAccess)Key=)[^;\s]+", rf"\1{HIDDEN}"),
         (r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}", rf"\1{HIDDEN}"),
@@ -131,6 +134,13 @@ def redacted(node: NodeEvidence, environment: Mapping[str, str]) -> NodeEvidence
 def redacted_text(text: str, environment: Mapping[str, str]) -> str:
     """The same for one text."""
     return _clean(text, _pattern(secrets(environment)))
+
+
+def redacted_lines(text: str, environment: Mapping[str, str], most: int) -> tuple[str, ...]:
+    """The same for the last lines of a text, line by line. A private key may begin before them."""
+    known = _pattern(secrets(environment))
+    lines = _PRIVATE_KEY.sub(HIDDEN, text).splitlines()[-most:]
+    return tuple(_clean(line, known) for line in lines)
 
 
 def redacted_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -200,7 +210,15 @@ def _walked(value: Any, known: re.Pattern[str] | None, seen: dict[str, str]) -> 
     if is_dataclass(value) and not isinstance(value, type):
         kind, parts = type(value), {each.name: getattr(value, each.name) for each in fields(value)}
         walked = {
-            name: _walked(part, known, seen) for name, part in parts.items() if (kind, name) not in _CODES
+            name: _walked(_without_keys(part) if name == "last_lines" else part, known, seen)
+            for name, part in parts.items()
+            if (kind, name) not in _CODES
         }
         return kind(**{**parts, **walked})
     return value
+
+
+def _without_keys(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Lines without the private keys that they have together."""
+    text = "\n".join(lines)
+    return tuple(_PRIVATE_KEY.sub(HIDDEN, text).split("\n")) if _PRIVATE_KEY.search(text) else lines

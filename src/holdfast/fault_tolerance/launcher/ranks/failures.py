@@ -150,7 +150,7 @@ def _with_files(failure: Failure, torch_error: str, stderr_files: list[str]) -> 
         return failure
     error = _torch_error(torch_error)
     tails = (() if error else last_lines(path) for path in stderr_files if path)
-    lines = tuple(_clean(line) for line in next(filter(None, tails), ()))
+    lines = next(filter(None, tails), ())
     return replace(failure, error=error or (UNTOLD if failure.has_raised else None), last_lines=lines)
 
 
@@ -213,7 +213,7 @@ def kept(path: str, exit: RankExit) -> dict[str, Any] | None:
 
 
 def last_lines(path: str) -> tuple[str, ...]:
-    """The last lines in this file; none when it cannot be read."""
+    """The last lines in this file, without secrets; none when it cannot be read."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -221,7 +221,12 @@ def last_lines(path: str) -> tuple[str, ...]:
             text = file.read().rstrip(b"\0").decode(errors="replace")
     except (OSError, ValueError):
         return ()
-    return tuple(text.rstrip().splitlines()[-LAST_LINES:])
+    try:
+        from holdfast.incidents.report.redaction import redacted_lines
+
+        return redacted_lines(text.rstrip(), os.environ, LAST_LINES)
+    except Exception as error:
+        return (_not_shown(error),)
 
 
 def _torch_error(path: str) -> dict[str, Any] | None:
@@ -246,4 +251,8 @@ def _clean(text: str) -> str:
 
         return redacted_text(text, os.environ)
     except Exception as error:  # of the two, the failure has to be reported
-        return f"(not shown, because secrets could not be taken out of it: {error!r})"
+        return _not_shown(error)
+
+
+def _not_shown(error: Exception) -> str:
+    return f"(not shown, because secrets could not be taken out of it: {error!r})"
