@@ -265,7 +265,11 @@ def test_a_process_that_was_ended_for_want_of_memory(eater: Spawned, group: Path
         assert f"{group}/memory." in counted and "1 process killed because memory ran out" in counted
         assert watch.killed(eater.pid)
         assert {fault.kind for fault in watch.facts()[0]} == {NodeFaultKind.OOM_KILL}
-        if not watch.refused and link("/proc/self/ns/pid") == "pid:[4026531836]":
+        is_logged = not watch.refused and link("/proc/self/ns/pid") == "pid:[4026531836]"
+        assert watch.names(eater.pid) == is_logged and not watch.names(os.getpid()), (
+            "a count names no process"
+        )
+        if is_logged:
             assert f"Killed process {eater.pid} (python" in watch.killed(eater.pid)
             assert watch.killed(os.getpid()) == "", "the log names another one"
     finally:

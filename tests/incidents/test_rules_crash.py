@@ -83,8 +83,12 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         )
     },
     "the kernel's kill because memory ran out": (
-        crash(rank(0), ended(1, -signal.SIGKILL, out_of_memory="memory.events counted an oom_kill")),
+        crash(rank(0), ended(1, -signal.SIGKILL, out_of_memory="kernel log: Killed process 4001 (python)")),
         (1, "out_of_memory", HIGH),
+    ),
+    "a kill in its control group, maybe of another process": (
+        crash(rank(0), ended(1, -signal.SIGKILL, out_of_memory="memory.events counts 1 process")),
+        (1, "out_of_memory", MEDIUM),
     ),
     "a counted kill because memory ran out": (
         crash(rank(0), GONE, faults=(E.NodeFault(E.NodeFaultKind.OOM_KILL),)),

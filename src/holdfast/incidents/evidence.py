@@ -335,9 +335,9 @@ class Exit:
     asked: bool = False
     """Whether the launcher or the monitor terminated it."""
     oom_killed: bool = False
-    """Whether the kernel killed it because memory ran out."""
+    """Whether the kernel's log has it as killed because memory ran out."""
     out_of_memory: str = ""
-    """The source of that, in words."""
+    """What shows that memory ran out, in words: the kernel's log, or a count of its control group."""
     core_dump: str = ""
     """Where its core dump is or goes, where that is known."""
     kept_by: str = ""

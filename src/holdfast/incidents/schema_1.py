@@ -75,7 +75,7 @@ def _upgraded_rank(rank: Mapping[str, Any]) -> dict[str, Any]:
             **board,
         }
     if end := rank.get("exit"):
-        found["exit"] = {"oom_killed": bool(end.get("out_of_memory")), **end}
+        found["exit"] = {"oom_killed": "Killed process " in str(end.get("out_of_memory")), **end}
     if raised := rank.get("raised"):
         type_, message, trace = (str(raised.get(name, "")) for name in ("type", "message", "traceback"))
         lost = raised.get("lost_connection", False) is True

@@ -68,9 +68,16 @@ class OomWatch:
 
         Where the log names no process, what its control group counts is taken for it.
         """
-        named = killed_for_memory(self.lines()) if self._same_pids else {}
+        named = self._named()
         found = (f"kernel log: {named[pid]}" if pid in named else "") if named else self.counted()
         return f"{found}{_limit(self._own)}" if found and "Out of memory: " not in found else found
+
+    def names(self, pid: int) -> bool:
+        """Whether the kernel's log has this process as killed because memory ran out. A count names none."""
+        return pid in self._named()
+
+    def _named(self) -> dict[int, str]:
+        return killed_for_memory(self.lines()) if self._same_pids else {}
 
     def counted(self) -> str:
         """What the control group counts since the beginning, in words; '' where it counts nothing new."""
