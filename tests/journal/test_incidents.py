@@ -113,6 +113,17 @@ def set_back() -> Story:
     return story.cycle(6, 1).tell(8, "resume", cycle=1, rank=0)
 
 
+def requeued() -> Story:
+    """Launchers of several nodes have new names each time."""
+    story = Story()
+    for life, at in ((1, 0.0), (2, 900.0)):
+        for node, first in (("a", 0), ("b", 2)):
+            story.tell(at, "run_start", f"{node}:{life}", run_id="7").cycle(
+                at + 1, 0, f"{node}:{life}", 2, first
+            )
+    return story.tell(904, "first_step", "a:2", cycle=0, rank=0, step=5)
+
+
 def same_number() -> Story:
     """Processes of two nodes have one number."""
     story = one_cycle().tell(5, "rank_failing", "a", cycle=0, rank=0, pid=47, error=BAD_BATCH)
@@ -280,6 +291,10 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
         .tell(34, "first_step", cycle=0, rank=0, step=5).tell(60, "run_end", exit_code=0),
         {"kind": "launcher lost", "run": 1, "t": START + 30, "outcome": "the job was started again",
          "resume_seconds": 4.0},
+    ),
+    "the launchers of two nodes were killed, and the job was started again under its id": (
+        requeued(), {"kind": "launcher lost", "run": 1, "t": START + 900, "node": "a:1, b:1",
+                     "outcome": "the job was started again", "resume_seconds": 4.0},
     ),
     "a resume that another node has": (resumed_elsewhere(), {"node": "a", "resume_seconds": 3.0}),
     "a wall clock that is set back": (set_back(), {"restart_seconds": 1.1, "resume_seconds": 3.0}),

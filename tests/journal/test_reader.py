@@ -172,27 +172,29 @@ def test_a_clock_an_hour_ahead_is_moved_back() -> None:
     assert all(abs(event.t - START) < 200 for event in merged)
 
 
-def test_a_requeued_job_is_later_and_not_another_clock() -> None:
+@pytest.mark.parametrize("ids", [("7.0", "7.1"), ("7", "7")])
+def test_a_requeued_job_is_later_and_not_another_clock(ids: tuple[str, str]) -> None:
     """Launchers of several nodes have a name and a journal of their own each time; each run begins with cycle 0."""
     story = Story(n2=3600.0)
-    for run, at in (("7.0", 1.0), ("7.1", 500.0)):
+    for life, (run, at) in enumerate(zip(ids, (1.0, 500.0), strict=True)):
         for node in ("n1", "n2"):
-            story.ahead[f"{node}:{run}"] = story.ahead.get(node, 0.0)
-            story.tell(at, "run_start", f"{node}:{run}", run_id=run)
-            story.tell(at + 0.2, "cycle_start", f"{node}:{run}", cycle=0)
-            story.tell(at + 9.0, "after", f"{node}:{run}")
+            launcher = f"{node}:{life}"
+            story.ahead[launcher] = story.ahead.get(node, 0.0)
+            story.tell(at, "run_start", launcher, run_id=run).tell(at + 0.2, "cycle_start", launcher, cycle=0)
+            story.tell(at + 9.0, "after", launcher)
     assert [round(event.t - START) for event in story.events if event.kind == "after"] == [10, 10, 509, 509]
 
 
 def test_a_small_difference_is_the_nodes_own() -> None:
-    assert clock_difference({("", 0): 10.0, ("", 1): 20.0}, {("", 0): 11.5, ("", 1): 21.5}) == 0.0
-    assert clock_difference({("", 0): 10.0}, {("", 1): 99.0}) == 0.0
-    assert (
-        clock_difference(
-            *({("", n): t for n, t in enumerate(each)} for each in ((10.0, 20, 30), (70.0, 80, 95)))
-        )
-        == 60.0
-    )
+    def ahead(reference: list[list[float]], other: list[list[float]]) -> float:
+        """Of cycles 0, 1 ... the times of their starts in several lives of the job."""
+        return clock_difference(*({("", n): each for n, each in enumerate(of)} for of in (reference, other)))
+
+    assert ahead([[10.0], [20.0]], [[11.5], [21.5]]) == 0.0
+    assert ahead([[10.0]], [[], [99.0]]) == 0.0
+    assert ahead([[10.0], [20], [30]], [[70.0], [80], [95]]) == 60.0
+    assert ahead([[10.0, 900.0]], [[910.0, 1800.0]]) == 900.0
+    assert ahead([[10.0, 900.0]], [[900.5]]) == ahead([[900.5]], [[10.0, 900.0]]) == 0.0
 
 
 times = st.lists(st.floats(0, 1e6), max_size=8)

@@ -90,10 +90,13 @@ def incidents(events: Iterable[Event]) -> list[Incident]:
     """The incidents in a journal, from its events in order. Kinds that are not in `KINDS` change nothing."""
     sorter = CycleSorter()
     places: dict[tuple[int, int], _Cycle] = {}
+    newest: _Cycle | None = None
     for event in events:
         place = sorter.cycle_of(event)
         if place not in places:
-            places[place] = _Cycle(*place)
+            if newest and newest.run != place[0]:
+                newest.close(event)
+            places[place] = newest = _Cycle(*place)
         cycle = places[place]
         if event.kind in _FIRSTS:
             cycle.firsts.setdefault((event.kind, event.source), event)
@@ -169,6 +172,7 @@ class _Cycle:
     firsts: dict[tuple[str, str], Event] = field(default_factory=dict)  # by kind and source
     pids: dict[str, dict[int, int | None]] = field(default_factory=dict)  # of ranks, by node
     begun: set[str] = field(default_factory=set)  # sources
+    starts: dict[str, Event] = field(default_factory=dict)  # of launchers, by source
     stopping: set[str] = field(default_factory=set)  # sources
     failing: dict[_Process, object] = field(default_factory=dict)  # errors of ended main threads
     # Ranks that were signalled, however they end; with the signal: only if they end so.
@@ -359,6 +363,14 @@ class _Cycle:
         if event.source in self.begun:  # in the middle of the cycle that it had begun
             what = f"the launcher of node {event.node} was started again and had not written how it ended"
             self.add_once("launcher lost", event, what)
+        self.starts[event.source] = event
+
+    def close(self, event: Event) -> None:
+        """The next life of the job begins with this event. Launchers of several nodes have other names in it."""
+        if self.begun and not self.codes:
+            what = "the job was started again, and its launchers had not written how it ended"
+            names = ", ".join(sorted(self.begun))
+            self.add_once("launcher lost", self.starts.get(event.source, event), what, node=names)
 
     def read_run_end(self, event: Event) -> None:
         self.begun.discard(event.source)

@@ -4,11 +4,12 @@ What can be read is read. A torn line (a writer killed in the middle, a full dis
 file that is missing or still being written never spoil the rest. Each node's events keep the order in which they were
 written, even when its clock was set back. A run that cannot be read is listed all the same, with the reason.
 
-Nodes are merged by time. Clocks of nodes differ, so each node's times are first moved by the median difference at
-which it and the first node began the same cycles, which all nodes do together.
+Nodes are merged by time. Clocks of machines differ, so the times of each are first moved by the median difference at
+which it and the first machine began the same cycles, which all do together. A requeued job may keep its run id.
 
-Does not cover: clocks where the nodes share no cycle, a clock that drifts by seconds within one run, the journal of a
-node whose name ends in `.rank-` and a number, and runs further below a folder than those that shared a run directory.
+Does not cover: clocks where the machines share no cycle, a clock that drifts by seconds within one run, one that
+differs by more than the time between two lives of which a machine was in one only, the journal of a node whose name
+ends in `.rank-` and a number, and runs further below a folder than those that shared a run directory.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import heapq
 import os
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from ..fault_tolerance.errors import HoldfastError
-from .event import Event, decode
+from .event import LATEST_START, Event, decode
 from .incidents import COUNTED, incidents
 from .run_dir import CONCURRENT, default_folders
 from .writer import NEWEST, PREFIX, SUFFIX
 
 Start = tuple[str, int]
-"""A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, at another time."""
+"""A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, maybe under the same id."""
 
 STARTS = frozenset(("run_start", "cycle_start", "run_end"))
 """Kinds of events that decide where runs and cycles begin."""
@@ -126,27 +127,56 @@ def last_moments(run_dir: str) -> dict[str, float]:
 def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:
     """Seconds by which the clock of each journal is ahead, from its node and its events.
 
-    The clock of the first journal that has cycles is the one that counts. A journal that has none, as a rank's, goes by
-    the clock of its node's launcher.
+    All journals of a machine have one clock: launchers of several nodes have a name of their own in each life of the
+    job, and ranks begin no cycles. The clock of the first machine that has cycles is the one that counts.
     """
-    known: dict[Start, float] = {}  # when each cycle began, by the clock that counts
-    of_node: dict[str, float] = {}
-    nodes = []
+    machines = []
+    found: dict[str, dict[Start, list[float]]] = {}
     for node, events in journals:
-        nodes.append(node)
-        if own := _cycle_starts(events):
-            ahead = of_node[node] = clock_difference(known, own)
-            known = {**{start: t - ahead for start, t in own.items()}, **known}
-    return [of_node.get(node, 0.0) for node in nodes]
+        machines.append(machine := node.partition(":")[0])
+        for start, t in _cycle_starts(events).items():
+            found.setdefault(machine, {}).setdefault(start, []).append(t)
+    known: dict[Start, list[float]] = {}  # when each cycle began, by the clock that counts
+    clocks: dict[str, float] = {}
+    for machine, starts in found.items():
+        own = {start: _of_lives(times) for start, times in starts.items()}
+        ahead = clocks[machine] = clock_difference(known, own)
+        for start, times in own.items():
+            before = known.get(start, [])
+            more = [t - ahead for t in times if all(abs(t - ahead - each) > LATEST_START for each in before)]
+            known[start] = sorted([*before, *more])
+    return [clocks.get(machine, 0.0) for machine in machines]
 
 
-def clock_difference(reference: Mapping[Start, float], other: Mapping[Start, float]) -> float:
-    """Seconds by which the other clock is ahead, from when each of the two began which cycle."""
-    shared = reference.keys() & other.keys()
-    if not shared:
-        return 0.0
-    ahead = statistics.median(other[cycle] - reference[cycle] for cycle in shared)
-    return ahead if abs(ahead) > NEGLIGIBLE else 0.0
+def _of_lives(times: Iterable[float]) -> list[float]:
+    """When a cycle began in each life of the job under one run id, from when launchers began it."""
+    found: list[float] = []
+    for t in sorted(times):
+        if not found or t - found[-1] > LATEST_START:
+            found.append(t)
+    return found
+
+
+def clock_difference(
+    reference: Mapping[Start, Sequence[float]], other: Mapping[Start, Sequence[float]]
+) -> float:
+    """Seconds by which the other clock is ahead, from when each of the two began which cycle, in order of time."""
+    ahead = [
+        theirs - ours
+        for start in reference.keys() & other.keys()
+        for ours, theirs in _pairs(reference[start], other[start])
+    ]
+    difference = statistics.median(ahead) if ahead else 0.0
+    return difference if abs(difference) > NEGLIGIBLE else 0.0
+
+
+def _pairs(ours: Sequence[float], theirs: Sequence[float]) -> Iterable[tuple[float, float]]:
+    """The starts that are the same: one after the other, or the nearest where one of the two has more."""
+    if len(ours) == len(theirs):
+        return zip(ours, theirs, strict=True)
+    if len(ours) < len(theirs):
+        return [(t, min(theirs, key=lambda each: abs(each - t))) for t in ours]
+    return [(min(ours, key=lambda each: abs(each - t)), t) for t in theirs]
 
 
 def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:
