@@ -15,6 +15,8 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
@@ -146,6 +148,26 @@ def test_without_a_checkpoint_callback(tmp_path: Path, caplog: pytest.LogCapture
     assert code == 0
     assert said(caplog, "this trainer has no ModelCheckpoint") == 1
     assert said(caplog, "no checkpoint of step 3 is saved: the trainer has no ModelCheckpoint") == 1
+
+
+@pytest.mark.parametrize(
+    ("has_folder", "keeps_last", "problem"),
+    [(False, False, "no dirpath and no save_last"), (True, False, "no save_last"), (True, True, "")],
+)
+def test_a_checkpoint_that_last_does_not_find_is_warned_of(
+    has_folder: bool, keeps_last: bool, problem: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lightning's default, a start later, is a new folder of the logger: the training begins anew."""
+
+    def start(deeds: dict[str, Any] | None = None) -> int:
+        folder = tmp_path / "checkpoints" if has_folder else None
+        keeper = ModelCheckpoint(folder, save_last=keeps_last or None, every_n_train_steps=2)
+        return len(fit(tmp_path, deeds, checkpoint=keeper, logger=CSVLogger(tmp_path))[0].trained)
+
+    assert start({"train 2": term}) == 3
+    assert said(caplog, "may not find the newest checkpoint") == bool(problem)
+    assert not problem or said(caplog, f"the ModelCheckpoint has {problem}. ") == 1
+    assert start() == (ALL - 3 if has_folder else ALL)
 
 
 # -- a preempted training of one rank, in this process, with a page on which a launcher agrees with it where it stops

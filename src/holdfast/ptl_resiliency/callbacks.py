@@ -39,13 +39,12 @@ from holdfast.fault_tolerance.stop.rules import LOADER_END, in_loader
 from holdfast.patches import Patches
 from holdfast.straggler.detector import Detector
 
-from .checkpoints import keep_whole, save_last, when_complete
+from .checkpoints import keep_whole, keeper_of, save_last, when_complete
 from .framework import (
     PlacedCallback,
     TrainerLoggers,
     at_the_end_of_each_loader,
     frameworks,
-    is_a,
     keep_signals_from_lightning,
     leave_validation_to_come,
     refuse_untested,
@@ -283,11 +282,8 @@ class PreemptibleFit(Preemption):
         at_the_end_of_each_loader(
             trainer, self._patches, lambda: self.in_validation_at(self.places.after_loader())
         )
-        if trainer.is_global_zero and not any(is_a(each, "ModelCheckpoint") for each in trainer.callbacks):
-            self.log.warning(
-                "PreemptionCallback: this trainer has no ModelCheckpoint, which says where checkpoints are kept: when "
-                "preempted it will exit without saving one"
-            )
+        if trainer.is_global_zero:
+            self._warn_of_what_is_not_found(keeper_of(trainer))
 
     def in_validation_at(self, place: int) -> None:
         """At this place of a validation. Raises what `save_and_exit` does, if all ranks stop here."""
@@ -318,6 +314,24 @@ class PreemptibleFit(Preemption):
         self._patches.undo()
         self._workers.undo()
         super().close()
+
+    def _warn_of_what_is_not_found(self, keeper: Any) -> None:
+        """Before Lightning has set the keeper up, which gives it a folder."""
+        if keeper is None:
+            self.log.warning(
+                "PreemptionCallback: this trainer has no ModelCheckpoint, which says where checkpoints are kept: when "
+                "preempted it will exit without saving one"
+            )
+            return
+        has_new_folders = keeper.dirpath is None and self._trainer.loggers
+        missing = ["dirpath"] * bool(has_new_folders) + ["save_last"] * (not keeper.save_last)
+        if missing:
+            self.log.warning(
+                'PreemptionCallback: fit(ckpt_path="last") may not find the newest checkpoint: the ModelCheckpoint has '
+                "no %s. Without dirpath most loggers choose a new folder in each start; without save_last only "
+                'preemptions write last.ckpt. Use ModelCheckpoint(dirpath="checkpoints", save_last=True)',
+                " and no ".join(missing),
+            )
 
     def _saved(self, seconds: float) -> None:
         self._last_save = seconds

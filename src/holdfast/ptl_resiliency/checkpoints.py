@@ -122,7 +122,7 @@ def save_last(trainer: Any) -> str | None:
         OSError: on all ranks, if it was written and could not be completed; what was there before is still there. What
             the trainer itself raises while it saves is raised where it happens, usually on rank 0 only.
     """
-    keeper = _keeper(trainer)
+    keeper = keeper_of(trainer)
     if keeper is None or trainer.fast_dev_run:
         return None
     _finish_others(trainer)
@@ -158,7 +158,7 @@ def _finish_others(trainer: Any) -> None:
             forget_failed_save(io)
 
 
-def _keeper(trainer: Any) -> Any:
+def keeper_of(trainer: Any) -> Any:
     """The callback that says where checkpoints are: rather one that keeps a last one."""
     keepers = [each for each in trainer.checkpoint_callbacks if is_a(each, "ModelCheckpoint")]
     return next((each for each in keepers if each.save_last), keepers[0] if keepers else None)
