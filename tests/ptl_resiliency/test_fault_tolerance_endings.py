@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.tuner import Tuner
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from holdfast.callbacks.supervision import Supervision
@@ -167,6 +168,41 @@ def test_without_a_fit_nothing_is_supervised_and_no_launcher_needed(
         act(TinyModel())  # type: ignore[operator]
         assert not callback.is_initialized
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tuner_before_the_fit_finishes_nothing(
+    ranked: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning leaves the fit of a tuner by an exception of its own, and calls `teardown` for it."""
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "flag"))
+    callbacks = [kind(exp_dir=tmp_path / "state") for kind in KINDS]
+    job, model = trainer(tmp_path, *callbacks, max_steps=5), TinyModel()
+    model.lr = 0.01
+    Tuner(job).lr_find(model, num_training=3)
+    assert ranked.snapshot().finished and not (tmp_path / "flag").exists()
+    try:
+        raise ValueError("out of memory")
+    except ValueError:  # handled since before the fit, so it is none of the fit
+        job.fit(model)
+    assert (tmp_path / "flag").exists()
+
+
+def test_the_flag_of_an_earlier_fit_is_removed_when_one_begins(
+    ranked: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = tmp_path / "flag"
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
+    callbacks = [kind(exp_dir=tmp_path / "state") for kind in KINDS]
+    there: list[bool] = []
+    for _ in range(2):
+        trainer(tmp_path, *callbacks, max_steps=2).fit(TinyModel(lambda *_: there.append(flag.exists())))
+        assert flag.exists()
+    with pytest.raises(OSError, match="broken"):
+        trainer(tmp_path, *callbacks, max_steps=2).fit(TinyModel(at_step(1, raising(OSError("broken")))))
+    assert there == [False] * 4 and not flag.exists()
+    flag.write_text("A file of the user, named by mistake")
+    trainer(tmp_path, *callbacks, max_steps=1).fit(TinyModel())
+    assert flag.read_text()
 
 
 # -- what a policy for exceptions asks of the launcher

@@ -4,8 +4,8 @@ it, and in the journal from which checkpoint a cycle continued.
 The loop starts jobs until the file named by FAULT_TOL_FINISHED_FLAG_FILE exists, so `why_complete` must be true in the
 end, and never too early. The file exists with all of its (no) content or not at all, and survives a power cut. An
 error in making it is logged, and ends nothing.
-Does not cover: programs whose end is none of these (they create the file themselves), and removing the file; a program
-that starts a training anew does that.
+Does not cover: programs whose end is none of these (they create the file themselves); a failure between two trainings
+of one process, when the file is there.
 """
 
 from __future__ import annotations
@@ -98,6 +98,22 @@ def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[A
     with suppress(OSError):
         flush(path.parent)
     return True
+
+
+def remove_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+    """A training begins: the file that an earlier one has made is removed. One with content is a user's, and stays."""
+    if path is None:
+        return
+    try:
+        if path.is_file() and path.stat().st_size == 0:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error(
+            "the finished flag %s of an earlier training cannot be removed: %s. An auto-resume loop will end with "
+            "success if this training fails",
+            path,
+            error.strerror,
+        )
 
 
 def record_chosen(path: str) -> None:

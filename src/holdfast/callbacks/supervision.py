@@ -43,7 +43,7 @@ from holdfast.side_group import SideGroup
 from holdfast.testing.injector import simulate
 
 from .arguments import FaultToleranceArguments, SectionsArguments, named, verify_environment
-from .completion import create_flag, flag_path
+from .completion import create_flag, flag_path, remove_flag
 
 log = logging.getLogger("holdfast.callbacks")
 
@@ -129,6 +129,9 @@ class SupervisedTraining(ABC):
         self.log = Prefixed(named(arguments.logger_name), rank)
         if not evaluates:
             verify_environment(arguments, rank, self.log)
+            if rank == 0 and arguments.makes_flag:
+                # Before the side group: no rank can have failed and made it for a shutdown.
+                remove_flag(flag_path(), self.log)
         self._arguments, self._rank, self._step, self._evaluates = arguments, rank, step, evaluates
         self._faults: Any = None
         self._once = Once(self.log)

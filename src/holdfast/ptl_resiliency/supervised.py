@@ -15,6 +15,7 @@ first epoch. Checkpoints that the program writes by hand.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,9 +72,10 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
             self._fit.fail(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The end without an exception."""
+        """The end without an exception; or of the fit of a tuner, which Lightning leaves by an exception of its own."""
         if self._fit is not None and stage == self._stage:
-            self._fit.finish(lambda: self._why_complete(trainer))
+            if sys.exc_info()[1] is self._handled_before:
+                self._fit.finish(lambda: self._why_complete(trainer))
             self._end()
 
     def _start(self, trainer: Any, stage: str) -> None:
@@ -87,6 +89,7 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
             evaluates=stage != "fit",
         )
         self._stage, self._ends_after_strategy = stage, False
+        self._handled_before = sys.exc_info()[1]
         self._stops_before = _stops(trainer)
         self._patches = Patches()
         try:
