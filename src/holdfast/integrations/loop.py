@@ -40,6 +40,7 @@ __all__ = ["Loop"]
 
 Batch = TypeVar("Batch")
 DATA_LOADING, STEP = "data_loading", "step"
+_NO_MORE: Any = object()
 
 log = logging.getLogger("holdfast.integrations.loop")
 
@@ -134,10 +135,10 @@ class Loop:
         source = iter(batches)
         while not self.stopped:
             with self._measured(DATA_LOADING):
-                try:
-                    batch = next(source)
-                except StopIteration:
-                    return
+                batch = next(source, _NO_MORE)
+            if batch is _NO_MORE:
+                self._end_step()  # the last batches may make no whole one
+                return
             if self._in_step is None:  # else several batches make a step
                 self._in_step = self._measured(STEP)
             yield batch

@@ -133,6 +133,9 @@ def test_sections_on_request(board: Board) -> None:
         with pytest.raises(KeyError):
             for _ in loop([1]):
                 raise KeyError
+        for _ in loop([1, 2, 3]):
+            pass
+        assert names() == []  # batches that make no whole step
     assert seen == [["data_loading"], ["step"], ["step", "data_loading"], ["step"], []] * 2
     assert names() == []
 

@@ -7,12 +7,13 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accelerate.state import GradientState
+from torch.utils.data import IterableDataset
 from transformers import DefaultFlowCallback, EarlyStoppingCallback, Trainer, TrainerCallback
 
 from holdfast.callbacks.supervision import Supervision
@@ -103,6 +104,26 @@ def test_sections_name_what_the_trainer_does(tmp_path: Path, ranked: Ranked) -> 
         name: [section.name for section in seen[name].open_sections]
         for name in ("begin", "step", "saving", "saved")
     } == {"begin": ["setup"], "step": ["step"], "saving": ["checkpointing"], "saved": []}
+
+
+class Stream(IterableDataset[Any]):
+    """Of a length that the trainer does not know: 7 batches."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        numbers = Numbers(14)
+        return (numbers[index] for index in range(14))
+
+
+def test_batches_that_make_no_whole_step_leave_no_section(tmp_path: Path, ranked: Ranked) -> None:
+    """The evaluation that follows would be one long step."""
+    board = ranked(rank_section_timeouts=SECTIONS)
+    seen: dict[str, Any] = {}
+    deeds = {"on_evaluate 1": looking_at(board, seen)("evaluated")}
+    changes = {"eval_strategy": "epoch", "gradient_accumulation_steps": 4, "max_steps": 2}
+    made = trainer(tmp_path, [FaultToleranceSectionsCallback(False, False)], deeds, **changes)
+    made.train_dataset = Stream()
+    made.train()
+    assert seen["evaluated"].open_sections == ()
 
 
 def test_limits_are_learned_by_the_second_job_and_loaded_by_the_third(

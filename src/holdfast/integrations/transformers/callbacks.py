@@ -157,6 +157,11 @@ class FaultToleranceSectionsCallback(SectionsArguments, SupervisedCallback):
             self._run.end_step()
             self._run.learn_if_due()
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The last batches may make no whole step, and that step has no end."""
+        if self._run is not None:
+            self._run.end_step()
+
     def _watch(self, training: TrainCall) -> None:
         run = self._run
 
