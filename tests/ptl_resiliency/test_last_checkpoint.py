@@ -10,7 +10,8 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 
 from holdfast.patches import Patches
 from holdfast.ptl_resiliency.checkpoints import keep_whole, save_last
@@ -210,6 +211,40 @@ def test_file_does_not_replace_a_folder_of_checkpoints(tmp_path: Path) -> None:
     user.undo()
     assert [each.name for each in folder.iterdir()] == ["0.ckpt"]
     assert not list(tmp_path.glob(".*.partial"))
+
+
+class OwnNames(CheckpointIO):
+    """Is called on all ranks, and writes a folder, as the I/O of Megatron's strategies does."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        self.places.append(Path(path).name)
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    def remove_checkpoint(self, path: Any) -> None: ...
+
+
+class Later(_WrappingCheckpointIO):
+    """Has written when it is finalised, and not before."""
+
+    def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> None: ...
+
+
+def test_other_checkpoint_io_writes_as_it_does(tmp_path: Path) -> None:
+    class Noting(TorchCheckpointIO):
+        save_checkpoint = OwnNames.save_checkpoint
+
+    for io in (OwnNames(), Later(Noting())):
+        writer = io.checkpoint_io if isinstance(io, Later) else io
+        writer.places = []
+        job, user = trainer(tmp_path, plugins=[io]), Patches()
+        keep_whole(job, user)
+        job.strategy.checkpoint_io.save_checkpoint({}, tmp_path / "0.ckpt")
+        user.undo()
+        assert writer.places == ["0.ckpt"]
 
 
 # -- checkpoints stay whole as long as any callback asks for it

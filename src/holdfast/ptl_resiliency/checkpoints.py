@@ -1,7 +1,7 @@
 """The checkpoints of a trainer: complete or absent, when they are complete, how long they take, and the last one.
 
 Lightning moves a finished file into its place, which is a copy where the temporary folder is on another filesystem. So
-while one of our callbacks is active, what a trainer's checkpoint I/O writes goes next to its place, is flushed, and
+while one of our callbacks is active, what Lightning's own checkpoint I/O writes goes next to its place, is flushed, and
 takes its place in one step.
 
 What always holds: nothing picks an unfinished checkpoint up on resume. A job that is killed while it saves its last
@@ -10,9 +10,10 @@ strategies. A file replaces a folder only as the last checkpoint.
 
 Does not cover: object stores, which write whole objects under their final names; asynchronous strategies that write
 without a checkpoint I/O of their own or Lightning's, whose checkpoints count when the call to save returns; saves by
-hand, past the strategy; gradients that are being accumulated, which no checkpoint has; checkpoint I/O that takes its
-own view of names (NeMo's drops the `.ckpt`). A name for last checkpoints with fields in it (`{step}`) is used, and then
-`ckpt_path="last"` finds none, as without us.
+hand, past the strategy; I/O that is not derived from Lightning's own, but for the last checkpoint, and there not I/O
+that takes its own view of names (NeMo's drops the `.ckpt`); gradients that are being accumulated, which no checkpoint
+has. A name for last checkpoints with fields in it (`{step}`) is used, and then `ckpt_path="last"` finds none, as
+without us.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from .framework import (
     is_lightnings_asynchronous,
     saved_this_step,
     wait_for_asynchronous,
+    writes_one_file,
 )
 
 FINALIZE = "maybe_finalize_save_checkpoint"
@@ -58,8 +60,11 @@ def keep_whole(trainer: Any, patches: Patches) -> None:
     """From now until `patches` are undone, files that this trainer saves are complete or absent.
 
     Each user has a patch of its own, so it does not matter which of them ends first; the outermost does the work.
+    Only of Lightning's own I/O it is known that rank 0 alone writes one file, complete when the call returns.
     """
-    *_, writer = layers(trainer)
+    *_, writer = ios = list(layers(trainer))
+    if not writes_one_file(writer) or any(hasattr(io, FINALIZE) for io in ios):
+        return
     patches.wrap(writer, "save_checkpoint", _save_whole)
 
 

@@ -157,6 +157,11 @@ def ended_mid_epoch(trainer: Any) -> bool:
     return not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
 
+def writes_one_file(io: Any) -> bool:
+    """Whether this checkpoint I/O is, or is derived from, the one by which Lightning itself writes."""
+    return isinstance(io, tuple(module.plugins.io.TorchCheckpointIO for module in frameworks()))
+
+
 def is_lightnings_asynchronous(io: Any) -> bool:
     """Whether this checkpoint I/O is the one by which Lightning itself saves beside the training."""
     return isinstance(io, tuple(module.plugins.io.AsyncCheckpointIO for module in frameworks()))
