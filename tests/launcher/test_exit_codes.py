@@ -22,6 +22,14 @@ def test_code_of_a_rank_that_failed(jobs: Jobs) -> None:
     assert re.search(r"^\[holdfast\] FAILED: rank 2 ", said, re.MULTILINE) and "closing signal" not in said
 
 
+@pytest.mark.check
+def test_code_of_a_rank_where_sigchld_is_ignored(jobs: Jobs) -> None:
+    """By the process that starts the launcher: the kernel would discard how the ranks ended."""
+    under = ["env", "--ignore-signal=CHLD"]
+    job = jobs.command("--nproc-per-node=1", "--no-python", "/bin/false", under=under)
+    assert "exit code 1" in job.end(1)
+
+
 ASKS = r"""
 client = connect()
 meet()

@@ -43,6 +43,7 @@ def console() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run the job that `argv` describes; returns the exit code (docs/exit-codes.md)."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, the ranks' exit codes would be lost
     # From here on a scheduler's signal is kept until it can be answered; Ctrl-C ends what is only imports, at once.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, EARLY)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
