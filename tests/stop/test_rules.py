@@ -1,14 +1,22 @@
-"""The rules one by one."""
+"""The rules one by one, and the decisions of a node whose store is gone."""
 
 from __future__ import annotations
+
+import logging
+import signal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.fault_tolerance.launcher.control import messages as m
+from holdfast.fault_tolerance.launcher.control.agreed_stop import VANISHED, AgreedStop
+from holdfast.fault_tolerance.launcher.control.node import Node
+from holdfast.fault_tolerance.launcher.control.records import Member, Membership, Settings
 from holdfast.fault_tolerance.stop import END, LOADER_END, in_loader, position, rules
 from holdfast.fault_tolerance.stop.rules import (
     ASK,
+    COMMIT,
     ENDED,
     GO,
     LATE,
@@ -18,6 +26,7 @@ from holdfast.fault_tolerance.stop.rules import (
     STOP,
     TAKES_PART,
     WAIT,
+    WITHDRAW,
     RankView,
     Word,
     batches_of,
@@ -83,6 +92,70 @@ def test_who_has_ended_a_training_gets_a_moment_to_begin_another() -> None:
     ended = RankView(3, ENDED)
     assert rules.absent([ended], LATE - 0.1) is None
     assert rules.absent([ended], LATE) == [] and rules.over([RankView(0, TAKES_PART), ended]) == (3,)
+
+
+# -- the store is gone ----------------------------------------------------------------------------------------
+
+REFUSED = "no process listens at a:1 any more"
+
+
+class Stopped:
+    """A node of two whose ranks take part; its store answers until `answered`. Times are seconds since the signal."""
+
+    def __init__(self, word: Word | None = None, *, is_host: bool = False) -> None:
+        members = Membership((Member("a"), Member("b")))
+        self.node = Node(
+            Settings(Member("a" if is_host else "b"), most=2, is_host=is_host), membership=members
+        )
+        if word is not None:
+            self.node.view[self.node.key("word")] = word.encode()
+        self.stop = AgreedStop(signal.SIGTERM, 0.0)
+
+    def tick(self, now: float, answered: float, refused: str = "") -> list[m.Action]:
+        views = (RankView(1, TAKES_PART, position(4), position(5), answered=1, yes=True),)
+        self.node.tick, self.node.contact.answered = m.Tick(refused=refused, stop_views=views), answered
+        return self.stop.on(self.node, self.node.tick, now)
+
+
+@pytest.mark.parametrize("word", [None, Word(ASK, 1, position(5))])
+@pytest.mark.parametrize(
+    ("now", "refused", "why"),
+    [
+        (VANISHED + 1.0, "", "no answer for 30 s"),
+        (VANISHED + 0.9, "", ""),
+        (3.0, REFUSED, REFUSED),
+    ],
+)
+def test_node_whose_store_is_gone_withdraws_alone(
+    word: Word | None, now: float, refused: str, why: str
+) -> None:
+    """Its ranks would wait at the place until --term-timeout kills them; and it needs no store for that."""
+    job = Stopped(word)
+    job.tick(0.0, 0.0)
+    job.tick(1.0, 1.0)
+    actions = job.tick(now, 1.0, refused)
+    pages = [each.word.kind for each in actions if isinstance(each, m.WriteStopPages)]
+    assert (pages, job.stop.is_closed) == (([WITHDRAW], True) if why else ([], False))
+    if why:
+        (line,) = [each for each in actions if isinstance(each, m.Log)]
+        assert f"the node that hosts the rendezvous is gone ({why})" in line.text
+        assert line.level == logging.WARNING and not [each for each in actions if isinstance(each, m.Cas)]
+        job.node.view[job.node.key("word")] = Word(COMMIT, 1, position(5)).encode()
+        assert job.tick(now + 1.0, now + 1.0) == [], "a word after the withdrawal counts"
+
+
+def test_commit_that_was_read_stands_without_the_store() -> None:
+    job = Stopped(Word(COMMIT, 1, position(9)))
+    for now in (0.0, 1.0, 2 * VANISHED):
+        job.tick(now, 0.0, REFUSED if now else "")
+    assert job.stop.is_committed and not job.stop.is_closed
+
+
+def test_host_of_the_store_never_withdraws_for_its_silence() -> None:
+    job = Stopped(is_host=True)
+    for now in (0.0, 1.0, 2 * VANISHED):
+        job.tick(now, 0.0, REFUSED)
+    assert not job.stop.is_closed
 
 
 # -- positions -----------------------------------------------------------------------------------------------

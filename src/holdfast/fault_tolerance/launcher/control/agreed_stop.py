@@ -6,7 +6,8 @@ rank answers on its page, each node for its ranks. When all agree, node 0 commit
 place, it proposes another one farther ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the ranks.
 
 What always holds: a proposal is committed only when every rank of the cycle has agreed. The last word is written by
-compare-and-set over the one before, so all nodes read the same. Without agreement each rank stops by itself.
+compare-and-set over the one before, so all nodes read the same; a node whose store is gone withdraws for its own ranks.
+Without agreement each rank stops by itself.
 Does not cover: ranks that do not end after they have stopped; --term-timeout ends those.
 """
 
@@ -74,6 +75,7 @@ class AgreedStop:
     _first: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time and batches
     _margin: int = 1  # batches ahead of the farthest rank
     _has_logged: bool = False
+    _no_store: str = ""  # why this node withdrew without the others
 
     @property
     def is_committed(self) -> bool:
@@ -92,7 +94,7 @@ class AgreedStop:
             wanted = m.Cas(node.key("stop"), "", encode({"node": node.name, "signal": self.signal}))
             record = m.journal("stop_wanted", signal=Signals(self.signal).name, nodes=node.nodes)
             return [record, *(node.once(wanted) if node.nodes > 1 else [])]
-        actions = self._read(node, now)
+        actions = [*self._read(node, now), *self._check_store(node, now)]
         if self.is_closed or (self.word is not None and self.word.final) or not isinstance(event, m.Tick):
             return actions
         delay = (1 if node.is_leader else 2) * node.tick.round_trip + node.quick
@@ -111,7 +113,8 @@ class AgreedStop:
 
     def _read(self, node: Node, now: float) -> list[Action]:
         """Take over the word that counts, write it to the pages, and log a final one."""
-        if node.nodes > 1 and (text := node.read(node.key("word"))):
+        is_final = self.word is not None and self.word.final
+        if node.nodes > 1 and not is_final and (text := node.read(node.key("word"))):
             self.word, self._current = _word(text), text
             if text == self._pending:
                 self._pending = ""
@@ -138,6 +141,19 @@ class AgreedStop:
             return []  # under way
         word, self._pending = self.word or Word(ASK, 1), ""
         return self._write(node, Word(WITHDRAW, word.number, word.place, absent, why, lost))
+
+    def _check_store(self, node: Node, now: float) -> list[Action]:
+        """Without the store no word follows: withdraw for the ranks here, which may wait for one."""
+        if node.nodes == 1 or node.settings.is_host or self.is_closed or (self.word and self.word.final):
+            return []
+        silent = now - node.contact.answered
+        why = node.tick.refused or (f"no answer for {silent:.0f} s" if silent >= VANISHED else "")
+        if not why:
+            return []
+        self._no_store = f"the node that hosts the rendezvous is gone ({why})"
+        word = self.word or Word(ASK, 1)
+        self.word = self._written = Word(WITHDRAW, word.number, word.place, why=self._no_store)
+        return [m.WriteStopPages(self.word), *self._log_final(node, self.word, now)]
 
     def _decline(self, node: Node) -> list[Action]:
         self.is_closed = True
@@ -277,7 +293,8 @@ class AgreedStop:
             return [record]
         why = f"{who} (the program does not use agreed stops)" if word.absent else who
         text = f"ranks could not agree on a common stop step ({why}); {ALONE}"
-        return [Log(text, logging.WARNING if word.absent or word.lost else logging.INFO), record]
+        is_warning = word.absent or word.lost or self._no_store
+        return [Log(text, logging.WARNING if is_warning else logging.INFO), record]
 
 
 def _word(text: str) -> Word:
