@@ -20,6 +20,7 @@ from holdfast.fault_tolerance import (
     RankMonitorServer,
 )
 from holdfast.fault_tolerance.board import BoardReader, Snapshot
+from holdfast.fault_tolerance.board.values import OWNER_FILE
 from holdfast.fault_tolerance.errors import HoldfastError
 from holdfast.fault_tolerance.processes import proc
 from holdfast.fault_tolerance.server import RankMonitorProcess
@@ -183,6 +184,25 @@ def test_it_ends_with_its_starter(spawn: Spawner, path: str, how: int) -> None:
     wait_until(lambda: not proc.is_running(pid, started), what="the monitor ended with its starter")
     assert not os.path.lexists(path) and not folder.exists()
     assert rank.returncode is None, "a rank that works is not the monitor's to end"
+
+
+def test_folder_of_a_killed_monitor_and_starter_is_removed(spawn: Spawner, path: str) -> None:
+    """`scancel`, or the kernel's OOM killer, ends both at once; the next monitor of this user removes the folder."""
+    starter = _starter(spawn, path)
+    pid = int(starter.wait_for(r"^monitor (\d+)$").group(1))  # type: ignore[union-attr]
+    folder = Path(os.readlink(path)).parent.parent
+    wait_until((folder / OWNER_FILE).exists, what="the monitor holds its folder")
+    living = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), f"{path}.1")
+    assert folder.exists(), "it is in use"
+    started = proc.start_time(pid) or 0
+    os.kill(pid, signal.SIGKILL)
+    starter.stop(signal.SIGKILL)
+    wait_until(lambda: not proc.is_running(pid, started), what="the monitor ended")
+    successor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
+    assert not folder.exists()
+    for process in (living, successor):
+        process.terminate()
+        process.join(30)
 
 
 def test_a_left_over_of_ours_is_replaced(path: str) -> None:

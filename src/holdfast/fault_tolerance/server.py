@@ -28,7 +28,7 @@ from . import environment
 from .board import Board, Identity
 from .board.mapped import MappedFile
 from .errors import HoldfastError
-from .launcher.ranks.boards import private_directory
+from .launcher.ranks.boards import lock_directory, private_directory, remove_stale
 from .monitor.control import RUNNING, SCAN, Channel, ControlPage, Settings
 from .monitor.main import ignore_signals, run, start
 from .monitor.watch import Watch
@@ -68,6 +68,7 @@ class RankMonitorServer:
         """
         del is_restarter_logger, mp_ctx
         folder = private_directory()
+        remove_stale(os.path.dirname(folder))
         try:
             _furnish(folder, cfg)
             _point(ipc_socket_path, folder)
@@ -237,6 +238,8 @@ def main() -> int:
     settings = ServerSettings(**json.loads(sys.argv[-1]))
     console.set_up(settings.log_level)
     try:
+        with contextlib.suppress(OSError):
+            lock_directory(settings.directory)  # as long as this process lives; see `remove_stale`
         starter = open_pidfd(settings.launcher_pid, settings.launcher_start)
         if starter is not None:
             run(ServerWatch(settings), Channel(socket.socket(fileno=settings.channel)), starter)
