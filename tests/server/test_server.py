@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from holdfast.fault_tolerance import (
 from holdfast.fault_tolerance.board import BoardReader, Snapshot
 from holdfast.fault_tolerance.board.values import OWNER_FILE
 from holdfast.fault_tolerance.errors import HoldfastError
+from holdfast.fault_tolerance.monitor.control import ControlPage
 from holdfast.fault_tolerance.processes import proc
 from holdfast.fault_tolerance.server import RankMonitorProcess
 from tests.pipes import full_pipe
@@ -170,6 +172,21 @@ def test_nothing_is_left_after_the_end(path: str) -> None:
     process.join(30)
     assert process.exitcode == 0
     assert not os.path.lexists(path) and not folder.exists()
+
+
+def test_folder_that_a_cleaner_removes_ends_no_supervision(
+    spawn: Spawner, server: RankMonitorProcess, path: str
+) -> None:
+    """logind empties /dev/shm with RemoveIPC. A rank that has just connected is bound, and `terminate` still works."""
+    folder = Path(os.readlink(path)).parent.parent
+    wait_until((folder / OWNER_FILE).exists, what="the monitor holds its folder")
+    wait_until(lambda: ControlPage(str(folder)).tick, what="the monitor scans")
+    os.kill(server.pid, signal.SIGSTOP)
+    rank = _rank(spawn, path, "hang")
+    shutil.rmtree(folder)
+    os.kill(server.pid, signal.SIGCONT)
+    assert rank.wait() == -signal.SIGTERM
+    assert server.is_alive()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

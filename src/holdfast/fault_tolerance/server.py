@@ -109,6 +109,7 @@ class RankMonitorProcess:
 
     def __init__(self, folder: str, path: str, cfg: FaultToleranceConfig) -> None:
         self._folder, self._path = folder, path
+        self._control = ControlPage(folder)  # stays mapped: a cleaner may empty /dev/shm
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = Channel(ours)
         with theirs:
@@ -144,11 +145,8 @@ class RankMonitorProcess:
 
     def terminate(self) -> None:
         """Ask it to end; `join` waits for that. It ignores SIGTERM, which a scheduler may send to all processes."""
-        with contextlib.suppress(OSError, HoldfastError):
-            control = ControlPage(self._folder)
-            control.epoch = EPOCH + 1
-            control.close()
-            self._channel.send(SCAN)
+        self._control.epoch = EPOCH + 1
+        self._channel.send(SCAN)
 
     def kill(self) -> None:
         """End it at once."""
@@ -159,6 +157,7 @@ class RankMonitorProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
             self._channel.close()
+            self._control.close()
             remove(self._folder, self._path)
 
 
@@ -207,6 +206,7 @@ class ServerWatch(Watch):
         super().__init__(settings, report)
         self._rank = settings.rank
         self._board = Board(os.path.join(settings.directory, BOARD))
+        self._file = MappedFile(self._board.path)  # stays open: a cleaner may empty /dev/shm
         self._connected_ns = 0
 
     def scan(self) -> float:
@@ -218,8 +218,7 @@ class ServerWatch(Watch):
         board = self._board.snapshot()
         if not board.connected or board.finished or board.connected_ns == self._connected_ns:
             return
-        with MappedFile(self._board.path) as file:
-            pid = file.lock_owner()
+        pid = self._file.lock_owner()
         started = proc.start_time(pid) if pid else None
         if pid is None or started is None:
             return  # it has ended already, or connects just now
