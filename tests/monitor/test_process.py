@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -259,6 +260,43 @@ def test_a_suspension_is_given_back_once_by_every_monitor_after_it(
     board.close()
 
 
+def test_boards_that_cannot_be_listed_once_are_watched_later(folder: str, ranks: list[Spawned]) -> None:
+    said: list[dict[str, Any]] = []
+    with contextlib.closing(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)) as watch:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            watch.scan()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        _scan_until_verdict(watch, said, 0)
+    assert ["not watched" in one["text"] for one in said if one["event"] == "unreadable"] == [True]
+    assert ranks[0].wait() == -signal.SIGKILL
+
+
+def test_board_that_cannot_be_opened_once_is_watched_later(folder: str, ranks: list[Spawned]) -> None:
+    """The others are watched meanwhile; it is reported once."""
+    board, hidden = Path(folder, "cycle-0", "0.board"), Path(folder, "hidden")
+    board.rename(hidden)
+    board.touch()
+    said: list[dict[str, Any]] = []
+    with contextlib.closing(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)) as watch:
+        _scan_until_verdict(watch, said, 1)
+        hidden.replace(board)
+        assert ranks[1].wait() == -signal.SIGKILL
+        _scan_until_verdict(watch, said, 0)
+    assert [str(board) in one["text"] for one in said if one["event"] == "unreadable"] == [True]
+    assert ranks[0].wait() == -signal.SIGKILL
+
+
+def _scan_until_verdict(watch: Watch, said: list[dict[str, Any]], rank: int) -> None:
+    def judged() -> bool:
+        watch.scan()
+        return any(one["event"] == "verdict" and one["rank"] == rank for one in said)
+
+    wait_until(judged, what=f"the verdict on rank {rank}")
+
+
 def test_an_error_about_one_rank_leaves_the_others_supervised(
     folder: str, ranks: list[Spawned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +477,7 @@ sys.path.insert(0, sys.argv[1])
 sys.stdin.readline()
 from holdfast.fault_tolerance.monitor import main
 main.ignore_signals()
+import resource
 import signal
 print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), flush=True)
 sys.stdin.readline()

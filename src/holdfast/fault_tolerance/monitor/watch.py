@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 LONGEST_SLEEP = 1.0  # the launcher takes a monitor for dead when its tick does not move for a few of these
 NOT_YET = int(0.05 * SECOND)  # until the next scan of a rank that the launcher is just starting
+REOPEN = 2 * SECOND  # until the next try with boards that could not be opened
 UNTIL_ACTED_ON = "TZ"  # states in which a rank stays until another process acts
 
 
@@ -47,6 +48,8 @@ class Watch:
         self._send = send
         self._cycle = -1
         self._boards: dict[int, BoardReader] = {}
+        self._unopened: set[str] | None = None  # names of boards that are not open yet; None: not listed yet
+        self._reopen_ns = 0
         self._milestones: dict[int, Milestones] = {}
         self._suspensions = self._control.suspensions
         self._early: EarlyWatch | None = None
@@ -91,30 +94,40 @@ class Watch:
             self._send({"event": "gap", "seconds": round((now - scanned) / SECOND, 3)})
 
     def _open_boards(self) -> None:
-        cycle = self._control.cycle
-        if cycle == self._cycle:
+        """Open those of this cycle. One that fails, such as for lack of descriptors, is reported and tried again."""
+        cycle, now = self._control.cycle, time.monotonic_ns()
+        is_new = cycle != self._cycle
+        if is_new:
+            self._begin_cycle(cycle)
+        elif self._unopened == set() or now < self._reopen_ns:
             return
-        self._close_boards()
-        self._cycle = cycle
-        if self._settings.early_detection:
-            self._early = EarlyWatch(self._settings.launcher_pid)
-        self._handler.begin_cycle(cycle, self._early)
-        self._terminator.reset()
+        self._reopen_ns = now + int(REOPEN)
         folder = os.path.join(self._settings.directory, f"cycle-{cycle}")
-        try:
-            names = os.listdir(folder)
-        except OSError as error:
-            self._report_unreadable(f"cycle {cycle} is not watched: {error}")
-            return
-        for name in sorted(names):
-            if not name.endswith(".board"):
-                continue
+        is_listed = self._unopened is not None
+        if self._unopened is None:
+            try:
+                self._unopened = {name for name in os.listdir(folder) if name.endswith(".board")}
+            except OSError as error:
+                if is_new:
+                    self._report_unreadable(f"cycle {cycle} is not watched: {error}")
+                return
+        for name in sorted(self._unopened):
             try:
                 local_rank = int(name.removesuffix(".board"))
                 self._boards[local_rank] = BoardReader(os.path.join(folder, name))
                 self._milestones[local_rank] = Milestones()
+                self._unopened.remove(name)
             except (BoardError, ValueError) as error:
-                self._report_unreadable(f"this rank is not watched, the others are: {error}")
+                if not is_listed:
+                    self._report_unreadable(f"this rank is not watched, the others are: {error}")
+
+    def _begin_cycle(self, cycle: int) -> None:
+        self._close_boards()
+        self._cycle, self._unopened = cycle, None
+        if self._settings.early_detection:
+            self._early = EarlyWatch(self._settings.launcher_pid)
+        self._handler.begin_cycle(cycle, self._early)
+        self._terminator.reset()
 
     def _may_act(self) -> bool:
         return not self.is_superseded and self._control.phase == RUNNING
