@@ -145,8 +145,9 @@ class RankMonitorProcess:
 
     def terminate(self) -> None:
         """Ask it to end; `join` waits for that. It ignores SIGTERM, which a scheduler may send to all processes."""
-        self._control.epoch = EPOCH + 1
-        self._channel.send(SCAN)
+        if self.is_alive():
+            self._control.epoch = EPOCH + 1
+            self._channel.send(SCAN)
 
     def kill(self) -> None:
         """End it at once."""
