@@ -82,10 +82,10 @@ def why_no_flag() -> str:
     )
 
 
-def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
-    """Whether the file exists now; it is made if it does not, where there is a path."""
+def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+    """The file exists then, where there is a path."""
     if path is None:
-        return False
+        return
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     except OSError as error:
@@ -94,10 +94,9 @@ def create_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[A
             path,
             error.strerror,
         )
-        return False
+        return
     with suppress(OSError):
         flush(path.parent)
-    return True
 
 
 def remove_flag(path: Path | None, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:

@@ -99,7 +99,6 @@ class JobView:
 
     def __init__(self, case: Case) -> None:
         nodes = sorted(case.nodes, key=lambda node: (node.node_rank, node.node, node.at, node.mono))
-        self.nodes = nodes
         self.faults = tuple(fault for node in nodes for fault in node.faults)
         self.is_aligned = all(node.cycle_start > 0 for node in nodes)
         self.triggers = frozenset(node.trigger for node in nodes)
