@@ -178,6 +178,7 @@ def test_a_tuner_before_the_fit_finishes_nothing(
     callbacks = [kind(exp_dir=tmp_path / "state") for kind in KINDS]
     job, model = trainer(tmp_path, *callbacks, max_steps=5), TinyModel()
     model.lr = 0.01
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # else its progress bar leaves a thread
     Tuner(job).lr_find(model, num_training=3)
     assert ranked.snapshot().finished and not (tmp_path / "flag").exists()
     try:
