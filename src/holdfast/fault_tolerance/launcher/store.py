@@ -166,11 +166,10 @@ class StoreClient:
                 return
             now = time.monotonic()
             for key, every in keys.items():
-                if key not in self._watched:
-                    self._delivered.pop(key, None)
                 self._due[key] = min(self._due[key], now + every) if key in self._watched else now
             for key in self._watched.keys() - keys.keys():
                 del self._due[key]
+                self._delivered.pop(key, None)
             self._watched = dict(keys)
             self._changed.notify_all()
 
