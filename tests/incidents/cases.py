@@ -145,7 +145,9 @@ def limit(waited: float = 31.0) -> E.PassedLimit:
 def ended(number: int, status: int, ago: float = 0.1, **changes: Any) -> E.RankEvidence:
     """A rank that has ended."""
     known = {name: changes.pop(name) for name in ("asked", "out_of_memory", "meaning") if name in changes}
-    end = E.Exit(status, ago=ago, oom_killed=known.get("out_of_memory", "").startswith("kernel log"), **known)
+    source = known.get("out_of_memory", "")
+    counted = bool(source) and not source.startswith("kernel log")
+    end = E.Exit(status, ago=ago, oom_killed=bool(source), oom_counted=counted, **known)
     lines = changes.get("last_lines", ())
     gone = E.RankEvidence(
         number, number, 4000 + number, "a", exit=end, stderr=classify.nature_of_lines(lines)

@@ -335,9 +335,11 @@ class Exit:
     asked: bool = False
     """Whether the launcher or the monitor terminated it."""
     oom_killed: bool = False
-    """Whether the kernel's log has it as killed because memory ran out."""
+    """Whether the kernel killed it because memory ran out."""
+    oom_counted: bool = False
+    """Whether only a count of its control group shows that: it may be of another process."""
     out_of_memory: str = ""
-    """What shows that memory ran out, in words: the kernel's log, or a count of its control group."""
+    """The source of that, in words."""
     core_dump: str = ""
     """Where its core dump is or goes, where that is known."""
     kept_by: str = ""

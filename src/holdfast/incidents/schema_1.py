@@ -75,7 +75,9 @@ def _upgraded_rank(rank: Mapping[str, Any]) -> dict[str, Any]:
             **board,
         }
     if end := rank.get("exit"):
-        found["exit"] = {"oom_killed": "Killed process " in str(end.get("out_of_memory")), **end}
+        source = str(end.get("out_of_memory") or "")
+        is_counted = bool(source) and "Killed process " not in source
+        found["exit"] = {"oom_killed": bool(source), "oom_counted": is_counted, **end}
     if raised := rank.get("raised"):
         type_, message, trace = (str(raised.get(name, "")) for name in ("type", "message", "traceback"))
         lost = raised.get("lost_connection", False) is True

@@ -401,15 +401,15 @@ def with_ends(
 
 
 def _exit(end: RankExit, mono: float, memory: OomWatch | None, *, asked: bool) -> Exit:
-    memory_text, core, is_named = "", "", False
+    memory_text, core, is_counted = "", "", False
     if not asked and end.status < 0:
         with contextlib.suppress(Exception):  # the exit itself is reported in any case
             memory_text = memory.killed(end.pid) if memory and end.status == -signal.SIGKILL else ""
-            is_named = bool(memory_text and memory and memory.names(end.pid))
+            is_counted = bool(memory_text and memory and not memory.names(end.pid))
             core = core_dump(end.pid, -end.status)
     meaning = end.end if asked else end.meaning
     ago = round(mono - end.at, 4)
-    return Exit(end.status, meaning, ago, asked, is_named, memory_text, core)
+    return Exit(end.status, meaning, ago, asked, bool(memory_text), is_counted, memory_text, core)
 
 
 def _with_words(rank: RankEvidence, failure: Failure, mono: float) -> RankEvidence:

@@ -89,10 +89,9 @@ def exception(raised: Raised) -> str:
 
 
 def _by_exit(rank: RankEvidence, end: Exit, when: float, faults: Sequence[NodeFault]) -> End:
-    if end.out_of_memory:
+    if end.oom_killed:
         text = f"was killed because it ran out of memory{_where(rank)}: {short(end.out_of_memory, 180)}"
-        # A count may be of another process of the group.
-        return End(rank, Role.CAUSE, Kind.OUT_OF_MEMORY, text, when, HIGH if end.oom_killed else MEDIUM)
+        return End(rank, Role.CAUSE, Kind.OUT_OF_MEMORY, text, when, MEDIUM if end.oom_counted else HIGH)
     if end.asked:
         return End(rank, Role.TERMINATED, Kind.UNKNOWN, "was terminated", when)
     if end.status == 0:
