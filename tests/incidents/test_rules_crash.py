@@ -12,7 +12,7 @@ from holdfast.incidents import classify
 from holdfast.incidents import evidence as E
 from holdfast.incidents.suspicions import Failure, Suspicions, suspicions
 from holdfast.incidents.verdict import HIGH, LOW, MEDIUM
-from tests.incidents.cases import ended, expect, judge, node, raised, rank
+from tests.incidents.cases import board, ended, expect, judge, node, process, raised, rank
 
 LOST = "[enforce fail at pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 LATE = "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete"
@@ -111,6 +111,14 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
     "a rank ended with 0, and others lost it": (
         crash(ended(0, 0), LOST_IT_NOW, ended(2, -15, asked=True)),
         (0, "early_exit", HIGH),
+    ),
+    "a rank ended long before the others lost one": (
+        crash(ended(0, 0, ago=60.0), LOST_IT_NOW, ended(2, -15, asked=True)),
+        (0, "early_exit", MEDIUM),
+    ),
+    "a rank was finished at some time, and others lost one": (
+        crash(rank(0, board=board(finished=True), process=process(state="gone")), LOST_IT_NOW),
+        (0, "early_exit", MEDIUM),
     ),
     "ranks that waited in vain for one that lives": (
         crash(raised(0, "RuntimeError", LATE), raised(1, "RuntimeError", LATE), rank(2, "queue")),

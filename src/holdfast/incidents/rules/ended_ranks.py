@@ -116,7 +116,7 @@ def only_followers(job: JobView, ends: Sequence[End], living: Verdict) -> Verdic
     if early and len(early) <= len(failed):
         found = early_exit(early, numbers, "lost their connection to it")
         # Who has lost a connection sees it when it is next used: long after that the rank may be of no concern.
-        ended = max(view.end.when for view in early if view.end)
+        ended = max((view.end.when for view in early if view.end), default=float("-inf"))
         is_recent = min(end.when for end in failed) - ended <= LONG
         return found if is_recent else replace(found, confidence=MEDIUM)
     # A rank that runs has not closed its connections: with a node unseen, the peer that was lost is rather there.
