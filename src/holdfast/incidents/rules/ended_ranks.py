@@ -115,7 +115,7 @@ def only_followers(job: JobView, ends: Sequence[End], living: Verdict) -> Verdic
     early = [view for view in job.done if view.rank not in numbers]
     if early and len(early) <= len(failed):
         found = early_exit(early, numbers, "lost their connection to it")
-        # Who has lost a connection sees it when it is next used: long after that the rank may be of no concern.
+        # A lost connection is noticed when it is next used; long after its end the rank may be needed by none.
         ended = max((view.end.when for view in early if view.end), default=float("-inf"))
         is_recent = min(end.when for end in failed) - ended <= LONG
         return found if is_recent else replace(found, confidence=MEDIUM)

@@ -136,10 +136,8 @@ class JobView:
         found, members = {view.rank for view in self.waiting}, dict[recorder.Group, tuple[int, ...]]()
         is_known = bool(found) and not self.failed
         for view in self.waiting:
-            entries, backends = (
-                [*transfers(view), *waits_in(view)],
-                recorder.recorded(view.evidence.collectives),
-            )
+            entries = [*transfers(view), *waits_in(view)]
+            backends = recorder.recorded(view.evidence.collectives)
             is_known &= view.activity.kind == Kind.IN_COLLECTIVE and bool(entries)
             for entry in entries:
                 is_known &= entry.backend in backends

@@ -214,7 +214,7 @@ def _in_backward(rank: RankEvidence, own: str) -> Activity:
     """Autograd runs the program's hooks on threads of its own, which Python did not start."""
     for thread in rank.stacks:
         if not thread.main and _is_hook(thread):
-            found = _of_thread(replace(rank, process=None), thread)
+            found = _of_only_thread(_as_main(replace(rank, process=None), thread))
             return replace(found, text=f"{found.text} (autograd's thread)", strength=STRONG)
     process = rank.process
     if process is not None and uses_a_processor(process):
@@ -342,10 +342,12 @@ def _for_a_thread(rank: RankEvidence, found: Activity, working: Sequence[Thread]
         return None
     if len(partners) != 1:
         return None
-    done = _of_thread(rank, partners[0])
+    alone = _as_main(rank, partners[0])
+    done = _of_only_thread(alone)
     text = f"{found.text}; its thread {short(partners[0].name, 30)!r} {done.text}"
-    if done.kind == Kind.USER_CODE and not _is_seen(rank, partners[0]):
-        return replace(found, text=text)
+    is_seen = alone.process is not None and kernel_wait(alone.process) is not Wait.UNKNOWN
+    if done.kind == Kind.USER_CODE and not is_seen:
+        return replace(found, text=text)  # only its place is known
     return replace(done, text=text, place=found.place, strength=done.strength if is_future else WEAK)
 
 
@@ -372,32 +374,21 @@ def _has_call(thread: Thread, file: str) -> bool:
     return any(frame.file.endswith(file) and function_of(frame) == "run" for frame in thread.frames)
 
 
-def _of_thread(rank: RankEvidence, thread: Thread) -> Activity:
-    """What another thread than the main one does, by its stack and the kernel's function in which it sleeps."""
-    alone = replace(rank, process=_process_of(rank, thread), stacks=(replace(thread, main=True),))
-    return _of_process(alone) or _of_stack(alone) or _of_kernel(alone, "")
-
-
-def _process_of(rank: RankEvidence, thread: Thread) -> Process | None:
-    """The process as if this were its only thread."""
+def _as_main(rank: RankEvidence, thread: Thread) -> RankEvidence:
+    """The rank as if this were its only thread. Without `process`, the kernel's facts of it are not known."""
     process = rank.process
     seen = next((each for each in process.threads if each.tid == thread.tid), None) if process else None
-    if process is None or seen is None:
-        return None
-    return replace(
-        process,
-        state=seen.state,
-        cpu=seen.cpu,
-        wait_channel=seen.wait_channel,
-        system_call=SystemCall(),
-        threads=(seen,),
-    )
+    if process is not None and seen is not None:
+        process = replace(process, state=seen.state, cpu=seen.cpu, wait_channel=seen.wait_channel)
+        process = replace(process, system_call=SystemCall(), threads=(seen,))
+    else:
+        process = None
+    return replace(rank, process=process, stacks=(replace(thread, main=True),))
 
 
-def _is_seen(rank: RankEvidence, thread: Thread) -> bool:
-    """Whether the kernel shows what a thread waits in, or that it computes."""
-    process = _process_of(rank, thread)
-    return process is not None and kernel_wait(process) is not Wait.UNKNOWN
+def _of_only_thread(alone: RankEvidence) -> Activity:
+    """By its stack and the kernel's function in which it sleeps."""
+    return _of_process(alone) or _of_stack(alone) or _of_kernel(alone, "")
 
 
 def _is_saving(board: BoardFacts | None) -> bool:
