@@ -75,7 +75,6 @@ class AgreedStop:
     _first: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time and batches
     _margin: int = 1  # batches ahead of the farthest rank
     _has_logged: bool = False
-    _no_store: str = ""  # why this node withdrew without the others
 
     @property
     def is_committed(self) -> bool:
@@ -150,10 +149,10 @@ class AgreedStop:
         why = node.tick.refused or (f"no answer for {silent:.0f} s" if silent >= VANISHED else "")
         if not why:
             return []
-        self._no_store = f"the node that hosts the rendezvous is gone ({why})"
+        why = f"the node that hosts the rendezvous is gone ({why})"
         word = self.word or Word(ASK, 1)
-        self.word = self._written = Word(WITHDRAW, word.number, word.place, why=self._no_store)
-        return [m.WriteStopPages(self.word), *self._log_final(node, self.word, now)]
+        self.word = self._written = Word(WITHDRAW, word.number, word.place, why=why)
+        return [m.WriteStopPages(self.word), *self._log_final(node, self.word, now, is_warning=True)]
 
     def _decline(self, node: Node) -> list[Action]:
         self.is_closed = True
@@ -268,7 +267,7 @@ class AgreedStop:
             return []
         return [Log(f"no agreement on where all ranks stop after {now - self.since:.0f} s: {who}")]
 
-    def _log_final(self, node: Node, word: Word, now: float) -> list[Action]:
+    def _log_final(self, node: Node, word: Word, now: float, *, is_warning: bool = False) -> list[Action]:
         views = node.tick.stop_views
         if self.is_closed:
             return []
@@ -293,7 +292,7 @@ class AgreedStop:
             return [record]
         why = f"{who} (the program does not use agreed stops)" if word.absent else who
         text = f"ranks could not agree on a common stop step ({why}); {ALONE}"
-        is_warning = word.absent or word.lost or self._no_store
+        is_warning = is_warning or bool(word.absent or word.lost)
         return [Log(text, logging.WARNING if is_warning else logging.INFO), record]
 
 
