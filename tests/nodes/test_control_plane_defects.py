@@ -6,6 +6,7 @@ Does not cover: cycles without end that never begin, and a launcher whose main t
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -164,30 +165,17 @@ def test_unreadable_cycle_record_loses_no_node(cluster: Cluster) -> None:
         assert not re.search("NODE LOST|rendezvous is gone", node.spawned.err())
 
 
-FAILS_WHEN_ASKED = """
-number = 0
-while not told("finish"):
-    number += 1
-    step(number)
-    if number == 3:
-        say("trains")
-    if (CYCLE, RANK) == (0, 0) and told("fail"):
-        sys.exit(3)
-    time.sleep(0.02)
-"""
-
-
 @pytest.mark.slow
 def test_node_that_cannot_start_ranks_ends_the_job(cluster: Cluster, tmp_path: Path) -> None:
     """At a restart, the log folder of one of two nodes has become a file. All launchers end, and each names that node
     and the cause."""
-    script, logs = cluster.script(FAILS_WHEN_ASKED), tmp_path / "logs"
+    script, logs = cluster.script(TRAINS), tmp_path / "logs"
     a = cluster.launch("a", script, node_timeout=QUICK)
     b = cluster.launch("b", script, "--log-dir", str(logs), "--redirects", "3", node_timeout=QUICK)
     a.hear("trains", 0)
     shutil.rmtree(logs)
     logs.touch()
-    cluster.tell("fail")
+    os.kill(a.journal("rank_start")[0]["pid"], signal.SIGKILL)
     b.wait_for("Not a directory")
     for node in a, b:
         errors = node.end(1)
