@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from holdfast import checkpoints
-from tests import ahead
+from tests import preloading
 from tests.jobs import LAUNCHER
 from tests.memory_group import anonymous, set_limit
 from tests.memory_group import group as group
@@ -205,9 +205,9 @@ STEPS = SAMPLES // STEP_SAMPLES
 def start(spawn: Spawner, framework: str, folder: Path, ranks: int, **env: str) -> Spawned:
     if importlib.util.find_spec(framework) is None or importlib.util.find_spec("sklearn") is None:
         pytest.skip(f"{framework} is not installed")
-    preload, path = ahead.TRANSFORMERS, ahead.PATH
+    preload, path = preloading.TRANSFORMERS, preloading.PATH
     if framework == "lightning":
-        preload, path = ahead.lightning(folder / "installed")
+        preload, path = preloading.lightning(folder / "installed")
     number = len(list(folder.glob("run*")))  # a new folder: it has no list of all that a job has imported
     launcher = [*LAUNCHER, f"--nproc-per-node={ranks}", preload, f"--ft-run-dir={folder / f'run{number}'}"]
     path = {**path, "PYTHONPATH": f"{path['PYTHONPATH']}:{EXAMPLES}"}

@@ -64,8 +64,8 @@ def test_a_secret_of_several_lines() -> None:
 def test_private_key_over_several_last_lines_is_hidden() -> None:
     key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA1234\nQmFzZTY0IGlzIGZ1bg==\n-----END RSA PRIVATE KEY-----"
     node = hang(2, 1)[0].nodes[0]
-    told = replace(node.ranks[1], last_lines=("loads", *key.split("\n"), "KeyError: 'lr'"))
-    found = redacted(replace(node, ranks=(node.ranks[0], told)), {})
+    failed = replace(node.ranks[1], last_lines=("loads", *key.split("\n"), "KeyError: 'lr'"))
+    found = redacted(replace(node, ranks=(node.ranks[0], failed)), {})
     assert found.ranks[1].last_lines == ("loads", "***", "KeyError: 'lr'")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import ahead
+from tests import preloading
 from tests.cluster import Cluster
 from tests.processes import Spawned, Spawner
 
@@ -47,7 +47,7 @@ class Job:
         self.starts += 1
         own, env = [], PATHS
         if self.launched:
-            preload, env = ahead.lightning(self.folder.with_name("installed"), "pytest")
+            preload, env = preloading.lightning(self.folder.with_name("installed"), "pytest")
             own = [preload, f"--ft-run-dir={self.run_dir}"]
         return self.spawn([*self.command, *own, *self.program(*options)], env={**env, **self.env})
 

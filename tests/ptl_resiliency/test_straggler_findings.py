@@ -32,7 +32,7 @@ from holdfast.callbacks.straggler_findings import (
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from holdfast.straggler import Report, Verdict
-from tests import ahead
+from tests import preloading
 from tests.processes import Spawner
 from tests.ptl_resiliency.small import of_csv
 
@@ -267,7 +267,7 @@ def saved_step(folder: Path) -> int:
 @pytest.mark.slow
 def test_three_ranks_end_once_a_verdict_confirms_it(spawn: Spawner, tmp_path: Path) -> None:
     """And what decides on the next attempt knows which node is to be left out."""
-    preload, env = ahead.lightning(tmp_path / "installed")
+    preload, env = preloading.lightning(tmp_path / "installed")
     run_dir, env = tmp_path / "run", env | {"TMPDIR": str(tmp_path)}  # torch leaves an empty folder there
     holdfast = [sys.executable, "-m", "holdfast"]
     launcher = ["-m", "holdfast.fault_tolerance.launcher", preload, "--nproc-per-node=3", "--max-restarts=0"]

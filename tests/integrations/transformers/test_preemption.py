@@ -26,7 +26,7 @@ from holdfast.integrations.transformers import (
 from holdfast.integrations.transformers.checkpoints import MARK
 from holdfast.integrations.transformers.training import EVALUATION_TO_COME
 from holdfast.straggler import Detector
-from tests import ahead
+from tests import preloading
 from tests.processes import Spawned, Spawner
 
 from .conftest import Ranked
@@ -281,7 +281,7 @@ SCHEDULE = [f"--steps={STEPS}", "--save-every=15"]
 
 def job(spawn: Spawner, script: Path, folder: Path, *options: str, pause: str = "0") -> Spawned:
     """One of two ranks; without a pause it trains once more at its end, undisturbed, in a folder beside."""
-    launcher = [*LAUNCHER, ahead.TRANSFORMERS, "--nproc-per-node=2", "--max-restarts=1"]
+    launcher = [*LAUNCHER, preloading.TRANSFORMERS, "--nproc-per-node=2", "--max-restarts=1"]
     launcher += [f"--ft-run-dir={folder}-run", *options]
     env = {**QUIET, "FAULT_TOL_FINISHED_FLAG_FILE": f"{folder}.flag", "PAUSE": pause}
     return spawn([*launcher, str(TWICE), str(script), str(folder), *SCHEDULE], env=env)
