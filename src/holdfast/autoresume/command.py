@@ -9,7 +9,9 @@ second time, or a program would save twice; only what it leaves behind is asked 
 asked for; one that was ignored when we were started stays ignored (nohup).
 
 Does not cover: SIGKILL and SIGSTOP to us. A process that another user owns by then (set-uid); it is logged and left
-running. A killed keeper's attempt on another machine; its processes cannot be seen from here.
+running. A killed keeper's attempt on another machine; its processes cannot be seen from here. A keeper that is killed
+while a thread of it writes to the ledger: the kernel tells the command at the end of the main thread, and may once
+more at the end of that one.
 """
 
 from __future__ import annotations
