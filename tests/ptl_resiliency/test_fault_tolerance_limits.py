@@ -24,6 +24,7 @@ from holdfast.fault_tolerance.timeouts.learning_conditions import (
     ASYNC_NOTE,
     CHECKPOINTING,
     CHECKPOINTING_NOTE,
+    EVALUATION_NOTE,
     FAILURE_NOTE,
     OUT_NOTE,
     SETUP,
@@ -104,6 +105,22 @@ def test_what_is_said_while_section_limits_are_learned(
     assert ranked.snapshot().limits.sections["setup"] == 600.0
 
 
+def test_no_limit_that_an_evaluation_could_exceed_is_learned_before_one(
+    ranked: Board, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "nemo_logger.FaultToleranceCallback"):
+        callbacks = [kind(False, True, exp_dir=tmp_path) for kind in KINDS]
+        # The sanity check is no evaluation: of two batches.
+        rare = {"check_val_every_n_epoch": 9, "num_sanity_val_steps": 2}
+        fit(callbacks, tmp_path, ckpt_path=str(checkpoint), **rare)
+    assert not (tmp_path / "_ft_state.json").exists()
+    learned = json.loads((tmp_path / "_ft_state_.json").read_text())["current_timeouts"]["section"]
+    assert learned["calculated_sections"] == ["checkpointing", "setup"]
+    assert f"{PREFIX}{EVALUATION_NOTE}" in caplog.messages
+    why = "no evaluation was seen yet, and this training has them"
+    assert f"{PREFIX}The FT timeouts are not updated: {why}" in caplog.messages
+
+
 def test_nothing_is_learned_or_loaded_unless_asked(ranked: Board, checkpoint: Path, tmp_path: Path) -> None:
     limits = ranked.snapshot().limits
     state = {"current_timeouts": {"heartbeat": {"initial": 1e4, "subsequent": 1e4, "were_calculated": True}}}
@@ -153,12 +170,12 @@ def test_a_state_of_nvrx_is_loaded(ranked: Board, tmp_path: Path) -> None:
 # -- when limits may be learned, and when a training is finished: decisions from values
 
 
-EVENTS = st.lists(st.sampled_from(["batch", "beat", "save", "load", "fail"]), max_size=40)
+EVENTS = st.lists(st.sampled_from(["batch", "beat", "save", "load", "evaluate", "fail"]), max_size=40)
 
 
-def heartbeats(events: str) -> HeartbeatRules:
-    """The rules after b(atch), h(eartbeat), s(ave), l(oad), f(ailure)."""
-    rules = HeartbeatRules()
+def heartbeats(events: str, *, evaluates: bool = False) -> HeartbeatRules:
+    """The rules after b(atch), h(eartbeat), s(ave), l(oad), e(valuate), f(ailure)."""
+    rules = HeartbeatRules(evaluation_to_come=evaluates)
     for event in events:
         if event == "b":
             rules.iterations += 1
@@ -168,6 +185,8 @@ def heartbeats(events: str) -> HeartbeatRules:
             rules.saved()
         elif event == "l":
             rules.loaded = True
+        elif event == "e":
+            rules.evaluation_to_come = False
         else:
             rules.failed = True
     return rules
@@ -183,27 +202,32 @@ def test_why_heartbeat_limits_are_not_learned() -> None:
     assert rules.why_not() == "they were learned already"
 
 
-@given(EVENTS)
-def test_heartbeat_rules_against_their_definition(events: list[str]) -> None:
-    rules = heartbeats("".join({"beat": "h"}.get(event, event[0]) for event in events))
+@given(EVENTS, st.booleans())
+def test_heartbeat_rules_against_their_definition(events: list[str], evaluates: bool) -> None:
+    rules = heartbeats("".join({"beat": "h"}.get(event, event[0]) for event in events), evaluates=evaluates)
     beating = [event in ("batch", "beat") for event in events]
     saved_between = any(
         event == "save" and any(beating[:at]) and any(beating[at:]) for at, event in enumerate(events)
     )
     assert rules.may_learn == (
-        events.count("batch") >= 2 and "load" in events and "fail" not in events and saved_between
+        events.count("batch") >= 2
+        and "load" in events
+        and "fail" not in events
+        and saved_between
+        and (not evaluates or "evaluate" in events)
     )
 
 
-@given(EVENTS, st.booleans(), st.integers(0, 20), st.booleans())
+@given(EVENTS, st.booleans(), st.booleans(), st.integers(0, 20), st.booleans())
 def test_section_rules_against_their_definition(
-    events: list[str], asynchronous: bool, more: int, final: bool
+    events: list[str], asynchronous: bool, evaluates: bool, more: int, final: bool
 ) -> None:
-    rules = SectionRules(asynchronous=asynchronous)
+    rules = SectionRules(asynchronous=asynchronous, evaluation_to_come=evaluates)
     for event in events:
         rules.iterations += event == "batch"
         rules.loaded |= event == "load"
         rules.failed |= event == "fail"
+        rules.evaluation_to_come &= event != "evaluate"
         if event == "save":
             rules.saved()
     rules.iterations += more
@@ -214,7 +238,10 @@ def test_section_rules_against_their_definition(
         assert not chosen and chosen.notes == (FAILURE_NOTE,)
         return
     assert (SETUP in chosen.sections) == ("load" in events) != (SETUP_NOTE in chosen.notes)
-    assert (STEP in chosen.sections) == (rules.iterations > 16) != (STEP_NOTE in chosen.notes)
+    unseen = evaluates and "evaluate" not in events
+    assert (rules.iterations > 16) != (STEP_NOTE in chosen.notes)
+    assert (EVALUATION_NOTE in chosen.notes) == (rules.iterations > 16 and unseen)
+    assert (STEP in chosen.sections) == (rules.iterations > 16 and not unseen)
     assert (CHECKPOINTING in chosen.sections) == ("save" in events and not asynchronous)
     assert (CHECKPOINTING_NOTE in chosen.notes) == ("save" not in events and not asynchronous)
     assert (ASYNC_NOTE in chosen.notes) == asynchronous

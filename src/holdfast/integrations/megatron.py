@@ -2,8 +2,8 @@
 
 A drop-in for `megatron.bridge.training.fault_tolerance`; with any object for the state, such as
 `types.SimpleNamespace()`, for loops of another kind. What is read: `config.checkpoint.save`,
-`config.checkpoint.async_save`, `config.ft.calc_ft_timeouts`. What is written: `global_state.rank_monitor_client` and
-`global_state.fault_tolerance_state`.
+`config.checkpoint.async_save`, `config.ft.calc_ft_timeouts`, and of `config.train` and `config.validation` `eval_iters`
+and `eval_interval`. What is written: `global_state.rank_monitor_client` and `global_state.fault_tolerance_state`.
 
 The section "setup" lasts from `setup` to the first step. The first step of a run, and the first evaluation step after
 training steps, are slower than others and in no section.
@@ -91,7 +91,8 @@ class _Run:
     Raises ValueError on all ranks if the folder of the state file cannot be made.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, evaluates: bool) -> None:
+        self.evaluation_to_come = evaluates
         self.side = SideGroup()
         self.log = Prefixed(log, self.side.rank, "fault tolerance")
         self.faults: list[Faults] = []
@@ -133,7 +134,7 @@ def setup(config: Any, global_state: Any) -> None:
     state.is_calculating_timeouts = bool(getattr(getattr(config, "ft", None), "calc_ft_timeouts", False))
     global_state.rank_monitor_client = client
     try:
-        _runs[client] = _Run(state.ft_state_path)
+        _runs[client] = _Run(state.ft_state_path, evaluates=_evaluates(config))
         _load_state_if_exists(global_state)
     except BaseException:
         abort(global_state)
@@ -181,6 +182,7 @@ def on_eval_step_end(global_state: Any) -> None:
     if state.curr_eval_iter_idx >= _NUM_WARMUP_ITERS:
         _call(client, client.end_section, STEP)
     state.curr_eval_iter_idx += 1
+    _runs[client].evaluation_to_come = False
 
 
 def on_checkpointing_start(global_state: Any) -> None:
@@ -286,7 +288,8 @@ def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> No
     client, state = _supervised(global_state)
     if client is None or not state.is_calculating_timeouts:
         return
-    run, own = _runs[client], _selection(state, closing=is_closing_ft)
+    run = _runs[client]
+    own = _selection(state, evaluation_to_come=run.evaluation_to_come, closing=is_closing_ft)
     for note in own.notes:
         run.once(logging.INFO, note)
     patience = kept_timeouts.patience(client)
@@ -295,13 +298,20 @@ def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> No
         _update_timeouts(list(agreed.sections), agreed.out_of_section, global_state)
 
 
-def _selection(state: Any, *, closing: bool) -> Selection:
+def _evaluates(config: Any) -> bool:
+    """Whether the training has evaluations, as far as its configuration says that."""
+    parts = (getattr(config, "train", None), getattr(config, "validation", None))
+    return any(getattr(part, "eval_iters", 0) and getattr(part, "eval_interval", 0) for part in parts)
+
+
+def _selection(state: Any, *, evaluation_to_come: bool, closing: bool) -> Selection:
     """Which limits this run may learn now, by the rules that the Lightning callback has, too."""
     rules = SectionRules(
         asynchronous=bool(state.is_async_chkpt_enabled),
         iterations_for_step=_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE,
         iterations=state.seen_tr_iters_cnt,
         loaded=state.is_persistent_chkpt_loaded and not state.is_setup_section_open,
+        evaluation_to_come=evaluation_to_come,
         checkpoints=state.seen_checkpoints_cnt,
     )
     return rules.selection(final=closing)

@@ -82,12 +82,13 @@ class FaultToleranceCallback(SupervisedCallback):
         self._beat()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        super().on_validation_end(trainer, pl_module)
         self._beat()
 
     on_test_start, on_test_batch_end, on_test_end = (
         on_validation_start,
         on_validation_batch_end,
-        on_validation_end,
+        on_validation_start,
     )
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

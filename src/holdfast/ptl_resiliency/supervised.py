@@ -60,9 +60,15 @@ class SupervisedCallback(FaultToleranceArguments, PlacedCallback):
                 named(self.logger_name).warning("trainer.%s() is not supervised: %s", what, error)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """States are restored; the first batch comes. A stop that a checkpoint remembers is none of this fit."""
+        """States are restored; the first batch comes. A stop that a checkpoint remembers is none of this fit, nor is
+        the sanity check one of its validations."""
         if self._fit is not None:
             self._stops_before = _stops(trainer)
+            self._fit.rules.evaluation_to_come = bool(trainer.enable_validation)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._fit is not None:
+            self._fit.rules.evaluation_to_come = False
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """A failure, or a clean stop like `sys.exit(0)`. Lightning calls the strategy's `teardown` next, and no

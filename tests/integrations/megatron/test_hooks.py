@@ -236,8 +236,31 @@ COMPLETE = {**LOADED, "seen_checkpoints_cnt": 1}
     ],
 )
 def test_what_is_selected(seen: dict[str, object], closing: bool, sections: list[str], out: bool) -> None:
-    chosen = _selection(FaultToleranceState(**seen), closing=closing)  # type: ignore[arg-type]
+    state = FaultToleranceState(**seen)  # type: ignore[arg-type]
+    chosen = _selection(state, evaluation_to_come=False, closing=closing)
     assert (list(chosen.sections), chosen.out_of_section) == (sections, out)
+
+
+@pytest.mark.parametrize(
+    ("configured", "evaluate", "sections"),
+    [
+        ({"train": SimpleNamespace(eval_iters=3, eval_interval=100)}, 0, ["checkpointing"]),
+        ({"train": SimpleNamespace(eval_iters=3, eval_interval=100)}, 3, ["checkpointing", "step"]),
+        ({"validation": SimpleNamespace(eval_iters=3, eval_interval=100)}, 0, ["checkpointing"]),
+        ({"train": SimpleNamespace(eval_iters=0, eval_interval=100)}, 0, ["checkpointing", "step"]),
+        ({"train": SimpleNamespace(eval_iters=3, eval_interval=None)}, 0, ["checkpointing", "step"]),
+    ],
+)
+def test_a_step_is_not_learned_before_an_evaluation_that_is_to_come(
+    configured: dict[str, Any], evaluate: int, sections: list[str], board: Board, tmp_path: Path, state: Any
+) -> None:
+    config = config_container(tmp_path)
+    vars(config).update(configured)
+    megatron.setup(config, state)
+    train(state, 20, evaluate=evaluate)
+    megatron.shutdown(state)
+    learned = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
+    assert learned["calculated_sections"] == sections
 
 
 def test_the_documented_names_and_signatures() -> None:

@@ -159,6 +159,22 @@ def test_limits_are_learned_by_the_second_job_and_loaded_by_the_third(
     assert said(caplog, "[FaultToleranceCallback@rank0] Updated FT timeouts. New values: ") >= 3
 
 
+@pytest.mark.parametrize("eval_delay", [0, 1000])
+def test_no_limit_that_an_evaluation_could_exceed_is_learned_before_one(
+    eval_delay: int, tmp_path: Path, ranked: Ranked
+) -> None:
+    ranked(rank_section_timeouts=SECTIONS)
+    steps = {"eval_steps": 30, "eval_delay": eval_delay, "save_steps": 10}
+    trainer(tmp_path, max_steps=10, **steps).train()
+    callbacks = [FaultToleranceCallback(False, True), FaultToleranceSectionsCallback(False, True)]
+    trainer(tmp_path, callbacks, max_steps=40, **steps).train(resume_from_checkpoint=True)
+    seen = not eval_delay
+    assert (tmp_path / "ft_state" / "_ft_state.json").exists() == seen
+    sections = json.loads((tmp_path / "ft_state" / "_ft_state_.json").read_text())
+    learned = sections["current_timeouts"]["section"]["calculated_sections"]
+    assert learned == ["checkpointing", "setup", *(["step"] if seen else [])]
+
+
 @Both
 def test_the_flag_is_created_when_the_training_is_complete(
     kind: type[FaultToleranceCallback], tmp_path: Path, ranked: Ranked, flag: Path

@@ -2,7 +2,8 @@
 
 Heartbeat timeouts are learned once, at the end of a fit that loaded a checkpoint and saved one, and was not interrupted
 by a failure: only such a fit has seen how long starting, training and saving take. Section timeouts are learned section
-by section, as soon as a section has been seen in its normal use; see `SectionRules.selection`.
+by section, as soon as a section has been seen in its normal use; see `SectionRules.selection`. A training that
+evaluates must have seen an evaluation: a batch of it may take much longer than a step, and would be taken for a hang.
 
 What always holds: after a failure nothing is learned. Does not cover: whether the other ranks decide the same
 (`kept_timeouts`).
@@ -23,6 +24,7 @@ ITERATIONS_FOR_STEP = 17
 
 SETUP_NOTE = "Can't update the setup section timeout until persistent checkpoint is loaded"
 STEP_NOTE = "Need to see more training iterations to update the step section timeout"
+EVALUATION_NOTE = "Need to see an evaluation to update the step section timeout"
 CHECKPOINTING_NOTE = "Checkpointing section is not updated until a checkpoint was saved"
 ASYNC_NOTE = "Can't update the checkpointing section timeout with async checkpointing"
 OUT_NOTE = "The out-of-section timeout won't be updated until all FT sections were seen"
@@ -42,6 +44,8 @@ class HeartbeatRules:
     """Training batches. Each has a heartbeat of its own."""
     other_beats: int = 0
     loaded: bool = False
+    evaluation_to_come: bool = False
+    """The training evaluates, and has not done so yet."""
     failed: bool = False
     learned: bool = False
     _beats_at_save: int = 0
@@ -69,6 +73,8 @@ class HeartbeatRules:
             return f"{self.iterations} of at least {MIN_ITERATIONS_FOR_HEARTBEATS} training iterations"
         if not self.loaded:
             return "no checkpoint was loaded"
+        if self.evaluation_to_come:
+            return "no evaluation was seen yet, and this training has them"
         if not 0 < self._beats_at_save < self.beats:
             return "no checkpoint was saved between two heartbeats"
         return ""
@@ -94,6 +100,8 @@ class SectionRules:
     iterations_for_step: int = ITERATIONS_FOR_STEP
     iterations: int = 0
     loaded: bool = False
+    evaluation_to_come: bool = False
+    """The training evaluates, which is in its step sections, and has not done so yet."""
     checkpoints: int = 0
     failed: bool = False
     due: bool = False
@@ -109,9 +117,10 @@ class SectionRules:
         if self.failed:
             return Selection(notes=(FAILURE_NOTE,))
         unsaved = "" if self.checkpoints else CHECKPOINTING_NOTE
+        unevaluated = EVALUATION_NOTE if self.evaluation_to_come else ""
         refused = {
             SETUP: "" if self.loaded else SETUP_NOTE,
-            STEP: "" if self.iterations >= self.iterations_for_step else STEP_NOTE,
+            STEP: unevaluated if self.iterations >= self.iterations_for_step else STEP_NOTE,
             CHECKPOINTING: ASYNC_NOTE if self.asynchronous else unsaved,
         }
         sections = tuple(name for name in SECTIONS if not refused[name])

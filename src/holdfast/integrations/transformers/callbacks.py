@@ -69,6 +69,7 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         folder = Path(self.exp_dir or Path(training.trainer.args.output_dir) / self.FT_DIR_NAME).absolute()
         self._run = self.KIND(self, training.rank, folder, lambda: training.step)
         self._run.rules.loaded = training.step > 0  # one that is added late misses `on_train_begin`
+        self._run.rules.evaluation_to_come = training.trainer.args.eval_strategy != "no"
         self._watch(training)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -76,6 +77,10 @@ class SupervisedCallback(FaultToleranceArguments, SurroundingCallback):
         super().on_train_begin(args, state, control)
         if self._run is not None:
             self._run.rules.loaded = state.global_step > 0
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._run is not None:
+            self._run.rules.evaluation_to_come = False
 
     def finished(self, training: TrainCall) -> None:
         if self._run is not None:
@@ -118,6 +123,7 @@ class FaultToleranceCallback(SupervisedCallback):
         self._beat()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_evaluate(args, state, control)
         self._beat()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
