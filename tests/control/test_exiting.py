@@ -29,9 +29,8 @@ class Ending(Job):
 
     def at(self, now: float, *events: m.Event, since: float = 0.0, is_saving: bool = False) -> Ending:
         """The boards at this second, then these events; the time to end runs from `since` on."""
-        ended_for = None if is_saving else now - since
         self.boards = {
-            0: m.Board(ended_for=ended_for, has_raised=self.has_raised, is_saving=is_saving),
+            0: m.Board(ended_for=now - since, has_raised=self.has_raised, is_saving=is_saving),
             1: m.Board(),
         }
         self.send(*events, after=now - self.now)
@@ -98,6 +97,17 @@ def test_finished_rank_is_described_once_and_never_ended() -> None:
     assert job.of(m.ReportExits) == [
         m.ReportExits("rank 0 (pid 0) has not ended 61 s after its script finished")
     ]
+
+
+@pytest.mark.parametrize("limit", [20.0, math.inf])
+def test_finished_rank_that_saves_is_reported_late_and_not_ended(limit: float) -> None:
+    job = Ending(has_raised=False, finished_timeout=limit).at(599.9, is_saving=True)
+    assert not job.of(m.DescribeExit)
+    job.at(600.0, is_saving=True).at(601.0, DESCRIBED, is_saving=True).at(5000.0, is_saving=True)
+    assert not job.sent
+    (report,) = job.of(m.ReportExits)
+    assert "601 s after its script finished, and its section 'checkpointing' is open" in report.why
+    assert bool(job.at(5100.0, since=5001.0).sent) == (limit == 20.0)  # it has saved, and stays
 
 
 def test_finished_ranks_of_the_same_moment_have_one_report() -> None:

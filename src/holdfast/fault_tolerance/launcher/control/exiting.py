@@ -21,6 +21,8 @@ from .records import LEFT
 
 REPORT_AFTER = 60.0
 """Seconds after which a rank whose process stays after a good end, or a last one that does nothing, is reported."""
+REPORT_SAVING_AFTER = 600.0
+"""The same of a finished rank whose section `checkpointing` is open: a save in the background may take its time."""
 LOG_AFTER = 1.0
 """Seconds after an exception in which most processes end, so that no line is needed."""
 DESCRIBED = 1.0
@@ -105,14 +107,17 @@ def ends_at(node: Node, rank: Rank) -> float:
 
 
 def watch_exits(node: Node, now: float) -> list[Action]:
-    """Report and end the ranks whose processes stay. The time of one that saves a checkpoint has not begun."""
+    """Report and end the ranks whose processes stay. One that saves a checkpoint is not ended."""
     raised: list[tuple[Rank, float]] = []
     finished: list[tuple[Rank, float]] = []
     for rank in node.running:
         board = node.board(rank.local)
         if board.ended_for is not None and rank.killed_at is None:
-            waited = -1.0 if board.is_saving else now - node.ticked_at + board.ended_for
-            (raised if board.has_raised else finished).append((rank, waited))
+            waited = now - node.ticked_at + board.ended_for
+            if not board.has_raised:
+                finished.append((rank, waited))
+            else:
+                raised.append((rank, -1.0 if board.is_saving else waited))
     actions = _after_exceptions(node, raised, now)
     for rank, waited in finished:
         actions += _after_good_end(node, rank, waited, now)
@@ -154,6 +159,8 @@ def _after_good_end(node: Node, rank: Rank, waited: float, now: float) -> list[A
         rank.killed_at = now
         why = "has finished its script, did not end at SIGINT, and counts as successful"
         return [m.KillRank(rank.local, waited, why)]
+    if node.board(rank.local).is_saving:
+        return _describe(rank, now) if waited >= REPORT_SAVING_AFTER else []
     if waited < min(REPORT_AFTER, limit):
         return []
     if not _is_described(rank, now) or waited < limit:
@@ -216,10 +223,12 @@ def record_description(node: Node, event: m.ExitDescribed, now: float) -> list[A
         what = "its exception" if board.has_raised else "its script finished"
         seconds = board.ended_for + now - node.ticked_at
         why = f"{who} has not ended {seconds:.0f} s after {what}"
+        if board.is_saving:
+            why += ", and its section 'checkpointing' is open"
     text = f"{why}: {event.kept_by}"
     if board.has_raised:
         rank.text = f"{rank.text or 'an uncaught exception'}; its process did not end: {event.kept_by}"
-    elif board.ended_for is not None and node.settings.finished_timeout == NEVER:
+    elif board.ended_for is not None and not board.is_saving and node.settings.finished_timeout == NEVER:
         text += ". Set --ft-finished-timeout to end such processes"
     values = {"rank": rank.number, "pid": rank.pid, "seconds": round(seconds, 3), "kept_by": event.kept_by}
     values |= {"has_raised": board.has_raised, "has_finished": board.ended_for is not None}
