@@ -218,6 +218,8 @@ class Reporter:
         with contextlib.suppress(StoreGone):
             while True:
                 for number in numbers:
+                    if self._hurry.is_set() or time.monotonic() > until:
+                        break  # of thousands of nodes, each read is a round trip
                     if number not in texts and (text := self._read(own.cycle, str(number))):
                         texts[number] = text
                     if number in texts and not in_full.get(number):
