@@ -26,7 +26,6 @@ from holdfast.autoresume.policy import (
     idle_in_a_row,
     nodes_to_exclude,
 )
-from holdfast.cli.main import main
 
 KINDS = {
     "F": Kind.FAILED,
@@ -329,20 +328,15 @@ def _attempts(case: Case) -> Iterator[Attempt]:
         yield replace(one, ended=None) if letter == "N" else one
 
 
-def test_the_job_script_of_nemo_run_counts_as_the_policy_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Both of its ways: the command, and awk on a host without Holdfast."""
+def test_the_job_script_of_nemo_run_counts_as_the_policy_does(tmp_path: Path) -> None:
     template = files("holdfast.integrations").joinpath("nemo_run/templates/job.sh.j2").read_text()
-    script = template[template.index("holdfast_rows() {") : template.index("holdfast_count() {")]
+    script = template[template.index("holdfast_count() {") : template.index("# From the journal of this")]
     script = f"HOLDFAST_LONG_ENOUGH=300\n{script}\n"
     for case in CASES:
         results = tmp_path / str(case)
         results.write_text("".join(_line(case, number) for number in range(len(case.letters))))
-        assert main(["job-results", str(results)]) == 0
-        script += f"JOB_RESULTS_FILE='{results}'\nholdfast_rows\n"
+        script += f"JOB_RESULTS_FILE='{results}'\nholdfast_count\necho $failures $idle\n"
     expected = [f"{case.failures} {case.idle}" for case in CASES]
-    assert capsys.readouterr().out.splitlines() == expected
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == expected
 

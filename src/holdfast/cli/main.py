@@ -24,7 +24,6 @@ COMMANDS = [
     "doctor",
     "goodput",
     "incidents",
-    "job_results",
     "nodes",
     "replay",
     "slurm",
