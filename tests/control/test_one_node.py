@@ -245,6 +245,17 @@ def test_rank_store_that_fails_restarts_the_ranks() -> None:
     assert [start.cycle for start in job.of(m.StartRanks)] == [0, 1]
 
 
+@pytest.mark.parametrize("before", [0.3, -0.3], ids=["before the signal", "after it"])
+def test_failure_at_the_time_of_a_signal_leaves_the_others_30_seconds(before: float) -> None:
+    """They may wait for the dead rank in a collective, and never save."""
+    job = Job(term_timeout=1800.0).started()
+    failed, stop = exited(0, 1, m.Cause.LOST_PEER), m.Signal(signal.SIGTERM)
+    first, second = (failed, stop) if before > 0 else (stop, failed)
+    job.send(first).send(second, after=0.3).send(after=29.0)
+    assert not job.of(m.KillRank)
+    assert [action.local for action in job.send(after=1.1).of(m.KillRank)] == [1]
+
+
 def test_signal_in_a_stop_after_a_failure_gives_30_seconds() -> None:
     """The ranks may wait for the dead one in a collective, so an infinite --term-timeout does not count."""
     job = Job(max_restarts=1, term_timeout=math.inf).started().send(exited(0, 1), m.EvidenceTaken(0, "crash"))

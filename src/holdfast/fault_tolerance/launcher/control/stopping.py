@@ -197,6 +197,8 @@ def enter_preempt(node: Node, phase: Preempt, now: float) -> list[Action]:
     """Pass the signal on. No verdicts any more: --term-timeout is the limit."""
     limit = node.settings.term_timeout
     phase.since, phase.deadline = now, now + limit
+    if not all(rank.obeyed(phase.number) for rank in node.ranks.values()):
+        phase.failed_at = now  # it failed a moment before the signal came
     asked = received(m.Signal(phase.number, phase.by))
     return [*asked, m.HoldVerdicts(), m.SignalRanks(phase.number, limit)]
 
