@@ -248,7 +248,8 @@ class AgreedStop:
         if node.nodes == 1:
             missing = []
         elif node.is_leader:
-            missing = [name for name in node.membership.names[1:] if name not in self._answers(node)][:NAMED]
+            answers = self._answers(node)
+            missing = [name for name in node.membership.names[1:] if name not in answers][:NAMED]
         else:
             missing = [node.membership.leader]
         for name in missing:

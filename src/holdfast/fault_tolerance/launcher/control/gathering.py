@@ -56,7 +56,8 @@ def place(
     ordered by how often they were suspected until now (`times`), by their number (`--node-rank`, `SLURM_PROCID`,
     `GROUP_RANK`), then by name, node2 before node10. Suspected nodes come after all others.
     """
-    trained = [name for name in previous.names if name in {node.node for node in nodes}][:most]
+    there, before = {node.node for node in nodes}, set(previous.names)
+    trained = set([name for name in previous.names if name in there][:most])
 
     def order(node: Member) -> tuple[Any, ...]:
         is_new = node.node not in trained
@@ -65,7 +66,7 @@ def place(
     if segment > 1:
         return _in_segments(sorted(nodes, key=order), previous.names, most, segment)
     chosen = {node.node: node for node in sorted(nodes, key=order)[:most]}
-    new = [name for name in chosen if name not in previous.names]
+    new = [name for name in chosen if name not in before]
     kept = [name if name in chosen else new.pop(0) for name in previous.names if name in chosen or new]
     return tuple(chosen[name] for name in (*kept, *new))
 
@@ -230,7 +231,8 @@ def _unfit_nodes(
 
 def missing(node: Node, previous: Membership, joined: Collection[str], now: float) -> list[str]:
     """The nodes that trained until now, have not joined yet, and whose heartbeats move."""
-    names = [name for name in previous.names if name not in {*joined, *node.record.lost}]
+    here = {*joined, *node.record.lost}
+    names = [name for name in previous.names if name not in here]
     return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
 
 
@@ -403,5 +405,6 @@ def changed_members(node: Node) -> list[Action]:
         text = f"node {name} is sick, {effect}: {why}" if why else f"node {name} is suspect: {effect}"
         more = {name: value for name, value in (("sick", why), ("instead", instead)) if value}
         actions += [Log(text), journal("node_replaced", cycle=cycle - 1, suspect=name, **more)]
-    names = [name for name in previous if name not in (*members.names, *members.left_out)]
+    placed = {*members.names, *members.left_out}
+    names = [name for name in previous if name not in placed]
     return [*actions, *([journal("node_not_back", cycle=node.record.base, lost=names)] if names else [])]
