@@ -160,8 +160,7 @@ class Driver:
         self._exits_at = None
         for item in sorted(found, key=_urgency):
             self._receive(item)
-        noticed = self._ranks.noticed()
-        self._send(*([noticed] if noticed else []))  # also what the store has
+        self._send(*self._ranks.noticed())  # also what the store has
         if self._clock.now() < due or self._exit is not None:
             return
         if self._clock.now() - self._checked_at >= TURN:

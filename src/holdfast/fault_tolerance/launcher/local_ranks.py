@@ -166,13 +166,15 @@ class LocalRanks:
         """A rank has ended; `now` in monotonic seconds."""
         return self.reports.exited(found, self._signalled, now)
 
-    def noticed(self) -> m.Signal | None:
+    def noticed(self) -> Iterator[Event]:
         """A rank received a stop signal, not from this launcher, and has written so on its page."""
         found = None if self._signalled or self._is_over else self._boards.stops.noticed()
-        if found is None or found == self._noticed or self.reports.has_verdict(found[0]):
-            return None
-        self._noticed = found
-        return m.Signal(found[1], f"rank {found[0]}")
+        if found is None or found == self._noticed:
+            return
+        yield from self._last_messages()  # the monitor reports a hung rank before it signals it
+        if not self.reports.has_verdict(found[0]):
+            self._noticed = found
+            yield m.Signal(found[1], f"rank {found[0]}")
 
     def with_state(self, tick: m.Tick, idle_for: Callable[[int], float]) -> m.Tick:
         """The tick with the state of the ranks; `idle_for` has the seconds since a moment in monotonic nanoseconds."""
