@@ -12,7 +12,7 @@ Does not cover: a rank that never comes to another boundary (it hangs: `ft_launc
 boundaries, so the running step is waited for; ranks that train different numbers of batches; several ranks without a
 process group and without ft_launcher; several ranks whose launchers cannot agree (a node is lost): they train on until
 they are ended; clusters that tell no time (Kubernetes' grace period is known to the launcher only if its --term-timeout
-says it).
+says it); a signal after the last boundary of a training, which ends normally, where the program trains on afterwards.
 """
 
 from __future__ import annotations
