@@ -96,7 +96,7 @@ def test_signal_in_the_middle_of_a_restart(jobs: Jobs) -> None:
     """While the launcher waits for the peers of a dead rank to end, it is asked to stop: no new cycle begins."""
     flags = (
         "--max-restarts=3",
-        "--workers-stop-timeout=60",
+        "--workers-stop-timeout=10",
         "--term-timeout=3",
         "--ft-preempted-exit-code=75",
     )
