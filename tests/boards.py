@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,22 @@ def shm() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hf-test-board-", dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Gives a folder that is a tmpfs of this size, such as "20k"."""
+
+    def mount(size: str) -> Path:
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(tmp_path)]
+        mounted = subprocess.run(words, capture_output=True, text=True)
+        if mounted.returncode:
+            pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
+        return tmp_path
+
+    yield mount
+    if tmp_path.is_mount():
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def identity(pid: int = 0, rank: int = 0) -> Identity:

@@ -6,7 +6,6 @@ import logging
 import os
 import resource
 import stat
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -216,22 +215,8 @@ def test_a_board_of_another_user_is_refused(board: Board, open_it: Callable[[str
         open_it(board.path)
 
 
-@pytest.fixture
-def tiny_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of five pages: less than a board."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20k,mode=0700", "tmpfs", tmp_path],
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
-    yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_a_full_tmpfs_is_no_board_and_no_rubbish(tiny_tmpfs: Path) -> None:
-    path = tiny_tmpfs / "cycle-0" / "0.board"
+def test_a_full_tmpfs_is_no_board_and_no_rubbish(small_tmpfs: Callable[[str], Path]) -> None:
+    path = small_tmpfs("20k") / "cycle-0" / "0.board"  # five pages: less than a board
     with pytest.raises(BoardUnavailable, match="No space left on device") as raised:
         Board.create(str(path), Limits())
     assert str(path) in str(raised.value) and "without supervision" in str(raised.value)

@@ -10,6 +10,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,21 @@ def test_a_rank_that_never_gives_the_gil_back_answers_a_signal(spawn: Spawner, t
     started = proc.start_time(rank.process.pid) or 0
     found = request(rank.prefix, rank.process.pid, started, begun)
     assert time.monotonic() - begun < 60 and (found.no_stacks or found.stacks), "no time is no wait"
+
+
+def test_a_rank_without_room_for_its_answer_holds_no_lock(
+    spawn: Spawner, small_tmpfs: Callable[[str], Path]
+) -> None:
+    rank = Rank(spawn, small_tmpfs("4m"), WAITS).ready().with_thread()
+    filler = rank.folder / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 12)):
+            pass
+    found = rank.ask()
+    assert found.stacks_from is not StackSource.RANK and found.no_collectives is Missing.FAILED
+    assert f"{rank.folder} is full" in " ".join(found.notes)
+    filler.unlink()
+    assert wait_until(lambda: rank.ask().stacks_from is StackSource.RANK)
 
 
 def test_without_its_thread_a_rank_answers_the_signal(spawn: Spawner, tmp_path: Path) -> None:

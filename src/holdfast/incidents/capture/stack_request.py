@@ -105,6 +105,11 @@ def _request(prefix: str, armed: Armed, start_time: int, until: float) -> StackR
     if answer is None and question:
         last = LAST_WORD if stack else WITHOUT_SIGNAL
         answer = _await_answer(prefix, armed.pid, question, min(until, begun + last))
+    if answer is None and question and not _has_room(prefix):
+        silent = Missing.FAILED  # which says nothing about the rank
+        notes.append(
+            f"Its helper thread may have had no room for an answer: {os.path.dirname(prefix)} is full."
+        )
     if answer is not None:
         if not answer.complete:
             ends = min(until, time.monotonic() + RECORDER)
@@ -159,6 +164,12 @@ def _await_answer(
             return None
         time.sleep(max(0.0, min(2 * POLL, until - now)))
     return None
+
+
+def _has_room(prefix: str) -> bool:
+    """Whether an answer of any size can be written."""
+    free = os.statvfs(os.path.dirname(prefix))
+    return free.f_bavail * free.f_frsize >= MOST_ANSWER
 
 
 def read_answer(text: bytes, question: str, pid: int) -> StackReply | None:
