@@ -158,6 +158,27 @@ def test_whom_the_kernel_killed_for_memory() -> None:
     assert found == [(NodeFaultKind.GPU, 71), (NodeFaultKind.GPU_ACCESS, 72)]
 
 
+@pytest.mark.parametrize(
+    ("line", "is_fault"),
+    [
+        ("mce: [Hardware Error]: Machine check events logged", False),
+        ("{1}[Hardware Error]: It has been corrected by h/w and requires no further action", False),
+        ("{1}[Hardware Error]: event severity: corrected", False),
+        ("[Hardware Error]: Corrected error, no action required.", False),
+        ("[Hardware Error]: CPU:2 (19:1:1) MC17_STATUS[Over|CE|MiscV|AddrV|-|-|SyndV|CECC|-|-|-]", False),
+        ("NVRM: Xid (PCI:0000:3b:00): 63, pid=71, Row Remapper: new row marked for remapping", False),
+        ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 6: be00000000800400", True),
+        ("{2}[Hardware Error]: event severity: fatal", True),
+        ("{2}[Hardware Error]: event severity: recoverable", True),
+        ("mce: Uncorrected hardware memory error in user-access at 3f2a1c0", True),
+        ("pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", True),
+    ],
+)
+def test_only_what_was_not_corrected_makes_a_node_suspect(line: str, is_fault: bool) -> None:
+    kinds = {each.kind for each in host.hardware_faults((line,))}
+    assert kinds == ({NodeFaultKind.HARDWARE} if is_fault else set())
+
+
 def test_stacks_of_py_spy() -> None:
     frame = {"name": "fit", "filename": "/job/train.py", "line": 12, "module": None}
     native = {"name": "poll", "filename": "libc.so.6", "line": 0, "module": "/lib/libc.so.6"}

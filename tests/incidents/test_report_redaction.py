@@ -222,6 +222,11 @@ def test_redaction_of_arguments_hides_a_secret_after_its_option() -> None:
     assert redacted_arguments([], {}) == []
 
 
+def test_a_secret_that_is_no_text_is_hidden_like_another() -> None:
+    secret = "p\udce4ssw\udcf6rt1"
+    assert redacted_text(f"connects with {secret}", {"DB_PASSWORD": secret}) == "connects with ***"
+
+
 @pytest.mark.parametrize("sign", ["a", "-", "a-", "sk-", "eyJ", "://a:", "password=", "--a-", "bearer ", '"'])
 def test_a_long_line_costs_no_minutes(sign: str) -> None:
     """Whatever a rank writes, its report is made in time: no pattern goes over a line again and again."""

@@ -19,6 +19,7 @@ import time
 
 from ...fault_tolerance.processes import cgroups, proc
 from ...health import programs
+from ...health.gpus import XIDS
 from ...health.kernel_log import DEVICE, KernelLog
 from ...in_time import TooLate, within
 from ..evidence import NodeFault, NodeFaultKind
@@ -30,11 +31,14 @@ Facts = tuple[tuple[NodeFault, ...], tuple[str, ...]]
 # -- the kernel's log and memory -------------------------------------------------------------------------------
 
 KEPT = 200
-_MATTERS = re.compile(
-    r"Killed process|oom-kill:|NVRM: Xid|Uncorrect|Machine Check|Hardware Error|blocked for more than"
-)
-_ACCESS = re.compile(r"NVRM: Xid \([^)]*\): (13|31|43|45)\b")
+_XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)")
+_ACCESS = (13, 31, 43, 45)
 """NVIDIA's catalogue of Xids: an illegal address or instruction, and what the driver ends for it."""
+_UNCORRECTED = re.compile(r"Uncorrect|severity: (?:fatal|recoverable)|Machine Check Exception", re.IGNORECASE)
+"""Of a failing processor, memory or bus: corrected errors are reported by the same parts of the kernel."""
+_MATTERS = re.compile(
+    rf"Killed process|oom-kill:|NVRM: Xid|blocked for more than|{_UNCORRECTED.pattern}", re.IGNORECASE
+)
 _KILLED = re.compile(r"(Memory cgroup out of memory|Out of memory)?[^\n]*?Killed process (\d+) \(([^)]*)\)")
 
 _FILES = ("memory.events", "memory.oom_control")
@@ -58,9 +62,9 @@ class OomWatch:
         self._same_pids = link("/proc/self/ns/pid") == _INITIAL_NAMESPACE
 
     def lines(self) -> tuple[str, ...]:
-        """The log's lines on faults since the beginning, the oldest first: at most `KEPT`."""
+        """The log's lines on faults since the beginning, the oldest first: the newest `KEPT`."""
         self._lines += filter(_MATTERS.search, self._log.texts())
-        del self._lines[KEPT:]
+        del self._lines[:-KEPT]
         return tuple(self._lines)
 
     def killed(self, pid: int) -> str:
@@ -113,16 +117,27 @@ def killed_for_memory(lines: tuple[str, ...]) -> dict[int, str]:
 
 
 def hardware_faults(lines: tuple[str, ...]) -> tuple[NodeFault, ...]:
-    """Failing hardware and tasks that are blocked in the kernel. Pure."""
+    """Failing hardware and tasks that are blocked in the kernel. Pure.
+
+    Does not cover: corrected errors, and Xids that are neither a program's doing nor in `XIDS`; they are no fault.
+    """
     found = []
     for line in lines:
-        if _MATTERS.search(line) and not re.search(r"Killed process|oom-kill:|\bCorrected error", line):
+        if (kind := _kind(line)) is not None:
             pid = re.search(r"pid=(\d{1,9})|task \S+:(\d{1,9}) blocked", line)
-            kind = NodeFaultKind.GPU if "Xid" in line else NodeFaultKind.HARDWARE
-            kind = NodeFaultKind.GPU_ACCESS if _ACCESS.search(line) else kind
-            kind = NodeFaultKind.HUNG_TASK if "blocked for more than" in line else kind
             found.append(NodeFault(kind, f"kernel log: {line}", int(pid[1] or pid[2]) if pid else 0))
     return tuple(found)
+
+
+def _kind(line: str) -> NodeFaultKind | None:
+    if xid := _XID.search(line):
+        number = int(xid[1])
+        if number in _ACCESS:
+            return NodeFaultKind.GPU_ACCESS
+        return NodeFaultKind.GPU if number in XIDS else None
+    if "blocked for more than" in line:
+        return NodeFaultKind.HUNG_TASK
+    return NodeFaultKind.HARDWARE if _UNCORRECTED.search(line) else None
 
 
 def _limit(own: str) -> str:

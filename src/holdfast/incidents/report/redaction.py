@@ -181,7 +181,7 @@ def _is_a_word(name: str, value: str) -> bool:
 
 def _shown_as(value: str) -> Iterable[str]:
     """As it is, as `repr`, as JSON, and in a URL."""
-    return value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="")
+    return value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="", errors="surrogateescape")
 
 
 def _pattern(known: Iterable[str]) -> re.Pattern[str] | None:
