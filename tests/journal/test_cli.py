@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,18 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Says:
         return out
 
     return run
+
+
+@pytest.mark.parametrize("command", ["incidents", "goodput"])
+def test_output_that_cannot_show_every_character(command: str, run_dir: Path) -> None:
+    done = subprocess.run(
+        [*CLI, command, str(run_dir)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.isascii()
 
 
 @pytest.fixture

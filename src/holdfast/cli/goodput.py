@@ -87,7 +87,7 @@ def _page(run_dir: str, job: JobNow, found: Goodput, path: str) -> str:
 
     folder = os.getcwd() if path == STDOUT else os.path.dirname(os.path.abspath(path))
     links = {
-        number: quote(os.path.relpath(os.path.join(stored.path, REPORT), folder))
+        number: quote(os.fsencode(os.path.relpath(os.path.join(stored.path, REPORT), folder)))
         for number, stored in reports(run_dir, read_run(run_dir, STARTS), job.incidents).items()
         if os.path.isfile(os.path.join(stored.path, REPORT))
     }

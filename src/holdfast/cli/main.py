@@ -77,7 +77,9 @@ def main(argv: Sequence[str]) -> int:
     if sys.stdout is None:
         print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
         return USAGE
-    sys.stdout.write(text)
+    from .options import encodable
+
+    sys.stdout.write(encodable(text))
     return code
 
 
