@@ -17,7 +17,7 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "cycle_start": (
         "all ranks are about to be started",
-        "`cycle`, `world_size`, `node_rank`",
+        "`cycle`, `world_size`, `node_rank`, `leader` (the name of node 0)",
     ),
     "rank_start": (
         "a rank was started",

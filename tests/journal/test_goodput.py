@@ -225,6 +225,30 @@ def test_whether_a_launcher_without_an_end_still_runs(
     assert found.ledger and (found.end, found.ledger.wall) == (end, wall)
 
 
+def test_a_launcher_that_waits_after_a_killed_one_does_not_continue_its_attempt(tmp_path: Path) -> None:
+    """The killed one was the last of its attempt; the new one waits for other nodes, and for imports."""
+    story = trains(Story().tell(0, "run_start", f"{HERE}:1"), 8, 0, 1, f"{HERE}:1")
+    story.tell(3600, "progress", f"{HERE}:1", cycle=0, reason="interval", ranks=2, sections={})
+    story.tell(25_000, "run_start", f"{HERE}:2", **{**proc.identity(), "age": 0.0})
+    found = read_job(str(write(story, tmp_path)), START + 25_100)
+    assert found.ledger and [span.ended - span.begun for span in found.ledger.attempts] == [3600, 100]
+    assert spent(found.ledger) == {"start-up": 10, "training": 3590, "unknown": 21_500}
+
+
+def test_a_launcher_that_waits_for_a_place_in_a_job_is_no_attempt_of_its_own() -> None:
+    story = begun().tell(20, "run_start", "b:2")
+    found = account(progress(story, 100, 0, 90).tell(101, "run_end"))
+    assert len(found.attempts) == 1 and spent(found) == {"start-up": 10, "training": 91}
+
+
+def test_a_suspended_job_does_not_train() -> None:
+    story = Story(b=0.0).tell(0, "run_start")
+    trains(trains(story, 8, 0, 1), 8, 0, 1, "b").tell(8_010, "gap", seconds=7_600.0)
+    story.tell(8_011, "gap", "b", seconds=7_600.0).tell(8_101, "run_end").tell(8_101, "run_end", "b")
+    found = account(story)
+    assert spent(found) == {"start-up": 10, "training": 8_091 - 7_601, "waiting": 7_601}
+
+
 def test_a_preemption_in_progress_of_a_launcher_that_runs(tmp_path: Path) -> None:
     node = socket.gethostname()
     story = trains(Story().tell(0, "run_start", node, **proc.identity()), 8, 0, 1, node)
@@ -239,6 +263,31 @@ def test_a_job_that_goes_on_without_a_lost_node_has_its_own_end(tmp_path: Path) 
     found = read_job(str(write(story, tmp_path)), START + 500)
     assert found.end == "the job ended with exit code 0"
     assert found.ledger and found.ledger.by_kind == {"node lost": 1}
+
+
+def test_a_preempted_node_whose_place_another_takes_does_not_end_the_job(tmp_path: Path) -> None:
+    story = Story()
+    for node, first in ("a:1", 0), ("b:1", 2):
+        story.tell(0, "run_start", node).cycle(1, 0, node, first=first)
+    story.tell(20, "preemption", "b:1", signal="SIGTERM").tell(24, "run_end", "b:1", exit_code=75)
+    story.restart(24, 1, "a:1").tell(24.5, "run_start", "c:1")
+    for node, first in ("a:1", 0), ("c:1", 2):
+        story.cycle(25, 1, node, first=first).tell(90, "run_end", node, exit_code=0)
+    found = read_job(str(write(story, tmp_path)), START + 500)
+    assert found.end == "the job ended with exit code 0"
+    assert [each.outcome for each in found.incidents if each.kind == "preemption"] == ["restarted"]
+
+
+def test_nodes_of_an_earlier_attempt_are_not_shown(tmp_path: Path) -> None:
+    """Launchers of several nodes have other names each time."""
+    story = Story()
+    for life, at in enumerate((0, 500)):
+        for name, first in ("n1", 0), ("n2", 2):
+            node = f"{name}:{life}"
+            story.tell(at, "run_start", node, run_id="7").cycle(at + 1, 0, node, first=first)
+            story.tell(at + 60, "progress", node, cycle=0, reason="interval", ranks=2, sections={})
+    found = read_job(str(write(story, tmp_path)), START + 600)
+    assert [event.source for event in found.progress] == ["n1:1", "n2:1"]
 
 
 def test_training_ends_with_the_program_of_the_last_rank() -> None:

@@ -185,6 +185,19 @@ def test_a_requeued_job_is_later_and_not_another_clock(ids: tuple[str, str]) -> 
     assert [round(event.t - START) for event in story.events if event.kind == "after"] == [10, 10, 509, 509]
 
 
+@pytest.mark.parametrize("second", [("n0", "n2"), ("n1", "n4"), ("n3", "n4")])
+def test_a_requeued_job_on_other_machines_is_no_other_clock(second: tuple[str, str]) -> None:
+    """Node 0 of a life names it: its name has the launcher's pid."""
+    story = Story()
+    for life, (nodes, at) in enumerate(zip((("n1", "n2"), second), (1.0, 25_000.0), strict=True)):
+        for name in nodes:
+            node, starts = f"{name}:{life}", {"cycle": 0, "leader": f"{nodes[0]}:{life}"}
+            story.tell(at, "run_start", node, run_id="7").tell(at + 0.2, "cycle_start", node, **starts)
+            story.tell(at + 9.0, "after", node)
+    times = [round(event.t - START) for event in story.events if event.kind == "after"]
+    assert times == [10, 10, 25_009, 25_009]
+
+
 def test_a_small_difference_is_the_nodes_own() -> None:
     def ahead(reference: list[list[float]], other: list[list[float]]) -> float:
         """Of cycles 0, 1 ... the times of their starts in several lives of the job."""

@@ -36,7 +36,7 @@ BUCKETS = MappingProxyType(
         "from when the others stopped",
         "restart": "from then, or from a stop for another reason, to the first step of the next cycle",
         "stopping": "from a preemption, or the end of the last rank's program, to the launchers' end",
-        "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume",
+        "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume; or suspended",
         "unknown": "what the journal does not show",
     }
 )
@@ -57,7 +57,7 @@ PLANNED = frozenset(("preemption", "shutdown", "restart", "excluded"))
 KINDS = frozenset(
     (
         "run_start", "run_end", "cycle_start", "first_step", "first_heartbeat", "resume", "progress", "stop", "restart",
-        "preemption", "incident", "verdict", "launcher_exit",
+        "preemption", "incident", "verdict", "launcher_exit", "gap",
     )
 )  # fmt: skip
 """The kinds of events that this is made of."""
@@ -90,6 +90,8 @@ class Segment:
     """The last step that no later cycle has done again."""
     counted: bool = False
     """Its steps were counted from the start of each process: which of them are done again is not known."""
+    suspended: list[tuple[float, float]] = field(default_factory=list)
+    """When a node was, from when until when, in the order of the ends."""
     hung: dict[str, float] = field(default_factory=dict)
     """Seconds of ranks that hung in a section, by bucket."""
     progress: dict[str, Event] = field(default_factory=dict)
@@ -114,6 +116,8 @@ class Segment:
         elif event.kind == "verdict":
             for bucket in (SECTIONS[name] for name in event.text("where").split(" > ") if name in SECTIONS):
                 self.hung[bucket] = self.hung.get(bucket, 0.0) + event.seconds("waited")
+        elif event.kind == "gap":
+            self.suspended.append((now - event.seconds("seconds"), now))
         elif event.kind == "incident":
             self.goes_on = bool(event.get("job_goes_on"))
         elif event.kind in ("stop", "preemption", "restart", "run_end") and event.source in self.sources:
@@ -232,9 +236,10 @@ def goodput(events: Iterable[Event], found: Sequence[Incident], now: float = 0.0
         now: Of a job that runs, until when; else it is accounted for until its last event.
     """
     segments, lives, rates = _read(events)
-    if segments and not segments[-1].gone >= segments[-1].sources:
-        begun, ended = lives[segments[-1].run]
-        lives[segments[-1].run] = begun, max(ended, now)
+    newest = max(lives, default=0)
+    if segments and (newest > segments[-1].run or not segments[-1].gone >= segments[-1].sources):
+        begun, ended = lives[newest]
+        lives[newest] = begun, max(ended, now)
     _find_lost(segments)
     goes_on = {(each.run, each.cycle) for each in segments if each.goes_on}
     failures = [each for each in found if each.kind not in PLANNED and (each.run, each.cycle) not in goes_on]
@@ -316,8 +321,8 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             before = max((ended for other, (_, ended) in lives.items() if other != run), default=begun)
             lives[run] = max(begun, before), now
         lives[run] = lives[run][0], now
-        if event.kind in ("cycle_start", "run_end"):
-            started_again = None
+        if event.kind in ("cycle_start", "run_end", "progress"):
+            started_again = None  # of the last one, the job continues: a launcher waits for a place in it
         if event.kind == "cycle_start":
             has_cycles.add(run)
             segments.setdefault(place, Segment(*place, begun=now)).sources.add(event.source)
@@ -328,6 +333,8 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             took, steps = event.get("seconds"), event.get("step_rate")
             if _is_amount(took) and _is_amount(steps):
                 rates.append(Rate(now - took, now, float(steps)))
+    if started_again is not None:  # it waits for other nodes, or for imports
+        lives[max(lives) + 1] = max(started_again, lives[max(lives)][1]), now
     for segment in segments.values():
         segment.take_progress()
     return list(segments.values()), lives, rates
@@ -366,7 +373,7 @@ def _account(
         nonlocal at
         moment = min(max(moment, at), ended)
         if moment > at:
-            seconds = _divide(trained, moment - at) if trained else {bucket: moment - at}
+            seconds = _divide(trained, at, moment) if trained else {bucket: moment - at}
             spans.append(Span(run, cycle, at, moment, seconds))
             at = moment
 
@@ -398,10 +405,15 @@ def _account(
     return spans
 
 
-def _divide(segment: Segment, window: float) -> dict[str, float]:
+def _divide(segment: Segment, begun: float, ended: float) -> dict[str, float]:
     """The time between the first step and the end of a cycle: what is no training, what was lost, and the rest."""
-    seconds: dict[str, float] = {}
-    left = window
+    seconds = {"waiting": 0.0}
+    until = begun
+    for since, end in sorted(segment.suspended):
+        since, end = max(since, until), min(end, ended)
+        if end > since:
+            seconds["waiting"], until = seconds["waiting"] + end - since, end
+    left = ended - begun - seconds["waiting"]
     for bucket, spent in segment.sections.items():
         seconds[bucket] = min(spent, left)
         left -= seconds[bucket]

@@ -110,7 +110,7 @@ def incidents(events: Iterable[Event]) -> list[Incident]:
             again = following  # the next life of the job begins with it
             following = start = None
             codes = set()
-        codes |= cycle.codes
+        codes = cycle.codes if following is None else codes  # a node that left sooner is not the job
         found.append(
             [_incident(failure, cycle, following, start, codes, again) for failure in cycle.failures()]
         )
@@ -424,8 +424,9 @@ def _incident(
     if failure.kind == "launcher lost" and following is None and again:
         following = start = again
         outcome = "the job was started again"  # when: that is how it was noticed
-    elif following and failure.kind not in ("preemption", "job lost"):
-        used, allowed = (0, 0) if failure.kind in ("restart", "excluded") else cycle.restarts
+    elif following and failure.kind != "job lost":
+        is_free = failure.kind in ("restart", "excluded", "preemption")
+        used, allowed = (0, 0) if is_free else cycle.restarts
         outcome = f"restarted ({used} of {allowed})" if used and allowed else "restarted"
     elif codes:
         outcome = f"the job ended with exit code {' or '.join(sorted(codes))}"

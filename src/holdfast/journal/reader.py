@@ -7,9 +7,10 @@ written, even when its clock was set back. A run that cannot be read is listed a
 Nodes are merged by time. Clocks of machines differ, so the times of each are first moved by the median difference at
 which it and the first machine began the same cycles, which all do together. A requeued job may keep its run id.
 
-Does not cover: clocks where the machines share no cycle, a clock that drifts by seconds within one run, one that
-differs by more than the time between two lives of which a machine was in one only, the journal of a node whose name
-ends in `.rank-` and a number, and runs further below a folder than those that shared a run directory.
+Does not cover: clocks where the machines share no cycle; a clock that drifts by seconds within one run; lives of a job
+under one run id whose node 0 has the same name and pid, as in containers, where a machine was in one of them only, and
+its clock is taken for wrong; the journal of a node whose name ends in `.rank-` and a number; runs further below a
+folder than those that shared a run directory.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from .incidents import COUNTED, incidents
 from .run_dir import CONCURRENT, default_folders
 from .writer import NEWEST, PREFIX, SUFFIX
 
-Start = tuple[str, int]
-"""A cycle of a run, by the run's id: a requeued job begins with cycle 0 again, maybe under the same id."""
+Start = tuple[str, str, int]
+"""A cycle of a run, by the run's id and its node 0: a requeued job begins with cycle 0 again, maybe under the same id.
+The name of node 0 has its launcher's pid, if there are several."""
 
 STARTS = frozenset(("run_start", "cycle_start", "run_end"))
 """Kinds of events that decide where runs and cycles begin."""
@@ -188,7 +190,7 @@ def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:
         if event.kind == "run_start":
             run = str(event.get("run_id") or "")
         elif event.kind == "cycle_start" and isinstance(cycle, int):
-            starts.setdefault((run, cycle), event.t)
+            starts.setdefault((run, event.text("leader"), cycle), event.t)
     return starts
 
 

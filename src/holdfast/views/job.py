@@ -90,6 +90,8 @@ class _Launchers:
             self.progress.pop(source, None)
             if cycle > self.cycle:  # a node that has no part in it is out of the job
                 self.unended.clear()
+                self.progress.clear()
+                self._codes.clear()
                 self.cycle = cycle
         elif event.kind == "run_start":
             self._starts[source] = event
@@ -99,6 +101,7 @@ class _Launchers:
             self.progress[source] = event
         elif event.kind == "run_end":
             self.unended.pop(source, None)
+            self.progress.pop(source, None)
             self._codes[source] = str(event.get("exit_code"))
         if event.kind in ("run_start", "cycle_start") or source in self.unended:
             self.unended[source] = event.t

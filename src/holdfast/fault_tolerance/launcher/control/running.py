@@ -50,7 +50,11 @@ def enter_start(node: Node, phase: Start, now: float) -> list[Action]:
     node.progress, node.newcomers, node.has_begun = LocalProgress(), 0, True
     node.evidence_until = 0.0
     node.tick = replace(node.tick, boards={})  # of the cycle before
-    begins = {"world_size": members.world_size, "node_rank": members.index(node.name)}
+    begins = {
+        "world_size": members.world_size,
+        "node_rank": members.index(node.name),
+        "leader": members.leader,
+    }
     return [
         *changed_members(node),
         journal("cycle_start", cycle=cycle, **begins),
