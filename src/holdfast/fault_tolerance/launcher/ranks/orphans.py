@@ -4,7 +4,10 @@ So they are found and ended before the rank's successor starts (:class:`Sweep`),
 torch's shared-memory manager removes its files two seconds after its last user has ended: no restart waits for that.
 The launcher waits at its own end (:func:`end_managers`); a manager that has not ended by a later sweep is killed.
 Source: prctl(2), PR_SET_CHILD_SUBREAPER.
-Does not cover: a process that even SIGKILL cannot end. It is logged.
+All that it adopts is the ranks': as process 1 of a container it would adopt others' orphans as well, so the commands
+leave process 1 (:mod:`...processes.process_one`).
+Does not cover: a process that even SIGKILL cannot end; it is logged. A program that is process 1 and calls
+`launcher.main` itself. What others start below a rank, such as a login to a server that the rank runs.
 """
 
 from __future__ import annotations
