@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
+from ..fault_tolerance.processes.process_one import leave_process_one
 from ..visible import escaped
 from .options import moment, prepared_run_dir, seconds, table, table_width, whole_number
 
@@ -87,6 +88,7 @@ def run(arguments: argparse.Namespace) -> str | int:
 
 def _run(arguments: argparse.Namespace) -> int:
     words = _command(arguments)
+    leave_process_one()
     from ..autoresume.chain import Keeper, Plan, launcher_in
     from ..autoresume.command import Signals
     from ..autoresume.policy import Limits

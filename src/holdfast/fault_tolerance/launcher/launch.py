@@ -113,6 +113,7 @@ def _serve(options: LauncherOptions, node: str, inbox: Inbox, ahead: Ahead, stac
     own = lock_run_dir(prepare_run_dir(options.run_dir, run_name, logger.warning), node, logger.warning)
     stack.callback(own.close)
     orphans.adopt()
+    stack.callback(orphans.end_managers)
     journal = Journal(own.run_dir, node)
     stack.callback(journal.close)
     at_exit = stack.enter_context(ExitStack())

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from ..processes.process_one import leave_process_one
+
 if TYPE_CHECKING:
     from .inbox import Inbox
 
@@ -28,6 +30,7 @@ EARLY = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.S
 
 def console() -> None:
     """Entry point of the command ``ft_launcher``."""
+    leave_process_one()
     code = main(sys.argv[1:])
     from contextlib import suppress
 

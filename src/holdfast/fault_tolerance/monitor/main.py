@@ -27,7 +27,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -134,7 +134,8 @@ def clean_up(watch: Watch, directory: str) -> None:
     """The launcher is gone: nothing of the job may stay behind.
 
     Environments are read last, when the ranks and all that is theirs by session or descent have ended and the
-    directory is gone: such a read waits for a process that is busy with its own memory, if need be forever.
+    directory is gone: such a read waits for a process that is busy with its own memory, if need be forever. torch's
+    shared-memory managers come last of all, because each ends some time after its users.
     """
     ranks = watch.identities()
     spared = {os.getpid()}
@@ -150,12 +151,16 @@ def clean_up(watch: Watch, directory: str) -> None:
         left = kill.marked(os.fsencode(directory) + b"/", spared)
         return left | kill.below({*left}, spared)
 
-    kill.end_all(theirs, grace=0.3, limit=5.0)
+    def without_managers(find: Callable[[], dict[int, int]]) -> dict[int, int]:
+        left = find()
+        return {pid: left[pid] for pid in left.keys() - kill.managers(left)}
+
+    kill.end_all(lambda: without_managers(theirs), grace=0.3, limit=5.0)
     watch.close()
     shutil.rmtree(directory, ignore_errors=True)
-    kill.end_all(marked, grace=0.3, limit=5.0)
+    kill.end_all(lambda: without_managers(marked), grace=0.3, limit=5.0)
     time.sleep(STARTING)
-    kill.end_all(marked, grace=0.3, limit=5.0)
+    kill.end_all(lambda: theirs() | marked(), grace=0.3, limit=5.0 + kill.HELPERS)
 
 
 if __name__ == "__main__":

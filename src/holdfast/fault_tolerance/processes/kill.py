@@ -8,8 +8,13 @@ finding them, because each misses some: the process tree (misses those whose par
 session of the rank (misses those who made their own) and the environment they inherited (misses those who cleared
 it). The launcher is a child subreaper, so while it runs the tree alone misses none.
 
+Two kinds of helpers remove shared memory when its last user has ended: Python's resource tracker, and torch's
+shared-memory manager, which takes two more seconds. Then they end by themselves; what a killed one has not removed
+stays in /dev/shm.
+
 Does not cover: a process that shares the pid *and* the clock tick of its start with the one meant; a process that
-left the rank's session and cleared its environment, once the launcher has died.
+left the rank's session and cleared its environment, once the launcher has died; helpers of other kinds; a manager
+that fails because a worker was ended before it could read the manager's answer, and leaves its files.
 """
 
 from __future__ import annotations
@@ -17,12 +22,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from . import proc
 
 POLL = 0.01
+HELPERS = 5.0  # seconds that helpers have once all else has ended
+MANAGER = "torch_shm_manag"  # the first 15 bytes of its name; source: torch's libshm
+TRACKER = b".resource_tracker import main"  # in its command line; source: multiprocessing; joblib
+TRACKER_IGNORES = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
 
 
 @contextmanager
@@ -101,24 +110,45 @@ def marked(marker: bytes, spared: set[int]) -> dict[int, int]:
     }
 
 
-def end_all(find: Callable[[], dict[int, int]], grace: float, limit: float) -> tuple[set[int], set[int]]:
+def managers(pids: Iterable[int]) -> set[int]:
+    """Those of these processes that are torch's shared-memory managers."""
+    return {pid for pid in pids if (found := proc.stat(pid)) is not None and found.name == MANAGER}
+
+
+def _is_tracker(pid: int) -> bool:
+    """Whether it is Python's resource tracker. The command line is read of few processes: such a read waits while the
+    process holds its memory map for writing."""
+    ignored = int(proc.table(f"/proc/{pid}/status").get("SigIgn", "0"), 16)
+    is_possible = ignored & TRACKER_IGNORES == TRACKER_IGNORES
+    return is_possible and TRACKER in proc.one_read(f"/proc/{pid}/cmdline")
+
+
+def end_all(
+    find: Callable[[], dict[int, int]], grace: float, limit: float, helpers: float = HELPERS
+) -> tuple[set[int], set[int]]:
     """Send SIGTERM, after `grace` seconds SIGKILL, until `find` finds no process.
 
-    Returns the pids that were signalled and those still there after `limit` seconds. `find` is called anew each
-    time, since what is being ended may still start others.
+    Helpers that remove shared memory are left alone until all else has ended, and for `helpers` seconds more. Returns
+    the pids that were signalled and those still there after `limit` seconds. `find` is called anew each time, since
+    what is being ended may still start others.
     """
-    began = time.monotonic()
+    began = last = time.monotonic()
     asked: set[int] = set()
     while True:
-        alive = find()
-        elapsed = time.monotonic() - began
+        alive, now = find(), time.monotonic()
+        elapsed = now - began
         if not alive or elapsed > limit:
             return asked, set(alive)
+        helping = managers(alive) | {pid for pid in alive if _is_tracker(pid)}
+        if alive.keys() - helping:
+            last = now
         for pid, started in alive.items():
-            if elapsed >= grace:
+            is_helping = pid in helping and now - last < helpers
+            if elapsed >= grace and not is_helping:
                 send_verified(pid, started, signal.SIGKILL)
             elif pid not in asked:
-                send_verified(pid, started, signal.SIGTERM)
+                if not is_helping:
+                    send_verified(pid, started, signal.SIGTERM)
                 send_verified(pid, started, signal.SIGCONT)  # a stopped process would not see the SIGTERM
             asked.add(pid)
         time.sleep(POLL)

@@ -1,8 +1,13 @@
 """The launcher as a child subreaper: the processes that a rank leaves behind become the launcher's children.
 
 So they are found and ended before the rank's successor starts (:class:`Sweep`), and reaped when they end by themselves.
+torch's shared-memory manager removes its files two seconds after its last user has ended: no restart waits for that.
+The launcher waits at its own end (:func:`end_managers`); a manager that has not ended by a later sweep is killed.
 Source: prctl(2), PR_SET_CHILD_SUBREAPER.
-Does not cover: a process that even SIGKILL cannot end. It is logged.
+All that it adopts is the ranks': as process 1 of a container it would adopt others' orphans as well, so the commands
+leave process 1 (:mod:`...processes.process_one`).
+Does not cover: a process that even SIGKILL cannot end; it is logged. A program that is process 1 and calls
+`launcher.main` itself. What others start below a rank, such as a login to a server that the rank runs.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +35,8 @@ LOG_AFTER = 1.0  # seconds in which helpers of a Python process that has ended e
 # Pid -> start time of what ran below this process before it was a launcher, because a shell started something in
 # the background and then became the launcher by exec. That belongs to no rank. One process is one launcher.
 _strangers: dict[int, int] = {}
+# Pid and start time of torch's managers that sweeps have left alone, and since when (monotonic seconds).
+_managers: dict[tuple[int, int], float] = {}
 
 
 def adopt() -> None:
@@ -77,8 +85,27 @@ def end_all(spared: set[int]) -> tuple[set[int], set[int]]:
     return kill.end_all(lambda: left(spared), GRACE, LIMIT)
 
 
+def end_managers() -> None:
+    """Wait for torch's managers that sweeps have left alone; end those that take too long."""
+
+    def find() -> dict[int, int]:
+        return {pid: started for pid, started in _managers if proc.is_running(pid, started)}
+
+    kill.end_all(find, GRACE, LIMIT)
+    _managers.clear()
+
+
+def _end_late_managers() -> None:
+    for (pid, started), since in list(_managers.items()):
+        if time.monotonic() - since > kill.HELPERS:
+            kill.send_verified(pid, started, signal.SIGKILL)
+            del _managers[pid, started]
+
+
 class Sweep:
     """Ends what the ranks left behind, in a thread: reading /proc may block, and processes take their time to end.
+
+    torch's managers are left alone, unless an earlier sweep has left them.
 
     Args:
         spared: The launcher's own children; no others may be started meanwhile.
@@ -94,6 +121,7 @@ class Sweep:
         self.left: set[int] = set()
         """Pids that run all the same."""
         self._spared, self._done, self._linger = spared, done, linger
+        self._managers: dict[int, int] = {}
         self._hurry = threading.Event()
         self._until = time.monotonic() + linger + LIMIT + UNREADABLE
         self._thread = threading.Thread(target=self._run, name="holdfast-sweep", daemon=True)
@@ -119,16 +147,24 @@ class Sweep:
 
     def _run(self) -> None:
         try:
+            _end_late_managers()
             if self._linger:
                 self._wait_for_them()
-            self.ended, self.left = kill.end_all(lambda: left(self._spared()), GRACE, LIMIT)
+            self.ended, self.left = kill.end_all(self._find, GRACE, LIMIT)
+            for manager in self._managers.items():
+                _managers.setdefault(manager, time.monotonic())
         except Exception as error:  # a defect: the ranks themselves have ended
             logger.error("the processes that the ranks left behind could not be ended: %r", error)
         self._done(self)
 
+    def _find(self) -> dict[int, int]:
+        found = left(self._spared())
+        self._managers = {pid: found.pop(pid) for pid in kill.managers(found)}
+        return found
+
     def _wait_for_them(self) -> None:
         began, has_logged, pause = time.monotonic(), False, 0.01
-        while found := left(self._spared()):
+        while found := self._find():
             waited = time.monotonic() - began
             if waited >= self._linger or self._hurry.wait(pause):
                 return
