@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.integrations.slurm import job as commands
+from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import START, Training, undisturbed
 
@@ -127,6 +130,17 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
     )
     assert training.chains()[0]["state"] == "gave up"
     assert cluster.run("squeue", "--noheader") == ""
+
+
+def test_when_a_job_began_is_read_in_any_time_zone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = cluster.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 1000").strip()
+    wait_until(lambda: commands.job(number).state == "RUNNING", what="the job to run")
+    monkeypatch.setenv("TZ", "XXX+7:30")
+    known = commands.job(number)
+    command = ["scontrol", "show", "job", number]
+    shown = subprocess.run(command, env={**os.environ, "SLURM_TIME_FORMAT": "%s"}, stdout=subprocess.PIPE)
+    assert known.began is not None
+    assert f" StartTime={known.began:.0f} ".encode() in shown.stdout
 
 
 def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -202,7 +202,7 @@ RUNNING = """JobId=6 JobName=train
    PreemptEligibleTime=2026-11-21T19:15:23 PreemptTime=None
    NumNodes=2-3 NodeList=n[1-2] ReqNodeList=(null) ExcNodeList=n4
 """
-BEGAN = datetime(2026, 11, 21, 19, 15, 23).timestamp()
+BEGAN = datetime(2026, 11, 21, 19, 15, 23, tzinfo=timezone.utc).timestamp()
 
 
 def test_what_scontrol_shows_is_read() -> None:
