@@ -660,6 +660,32 @@ def test_hints_can_be_pasted_into_a_shell(
     assert (code, said.endswith(f"holdfast autoresume --status '{other}'\n")) == (0, True)
 
 
+def test_a_job_whose_name_is_not_utf_8_is_requeued(slurm: Slurm, run_dir: Path) -> None:
+    (slurm.folder / "job-7").write_bytes(b"JobId=7 JobName=tr\xe4in " + RUNNING.format(0).encode())
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).ended(9) == 0
+    assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
+
+
+def test_what_slurm_refuses_in_other_bytes_is_one_line(slurm: Slurm) -> None:
+    (slurm.folder / "sbatch").write_bytes(b"#!/bin/bash\necho ung\xfcltig >&2\nexit 1\n")
+    (slurm.folder / "sbatch").chmod(0o755)
+    with pytest.raises(commands.SlurmError) as refused:
+        commands.submit("")
+    assert os.fsencode(str(refused.value)) == b"sbatch --parsable: ung\xfcltig"
+
+
+def test_each_byte_of_a_path_is_in_the_batch_script(slurm: Slurm, tmp_path: Path) -> None:
+    (slurm.folder / "sbatch").write_text(f"#!/bin/bash\ncat > {tmp_path}/submitted\necho 9\n")
+    (slurm.folder / "sbatch").chmod(0o755)
+    place = tmp_path / os.fsdecode(b"l\xe4uft \xc3\xa4")
+    assert submits(place) == 0
+    script = (tmp_path / "submitted").read_bytes()
+    assert b"run_dir='%s'\n" % os.fsencode(place) in script
+    assert (place / "job.sbatch").read_bytes() == script
+    assert claimed_by(str(place)) == "9"
+
+
 def test_slurm_that_submits_nothing_leaves_no_folder(
     slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

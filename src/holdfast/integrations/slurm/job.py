@@ -5,7 +5,7 @@ The first part is pure, the second part calls Slurm's commands.
 What always holds: a job that Slurm itself is ending is never taken for one that may be requeued: `scontrol requeue`
 would bring a cancelled job back. A job keeps as many nodes as it needs, and those that its submitter asked for by name:
 a job that waits forever is worse than a bad node. Each call of a command ends within `ANSWER` seconds, and what Slurm
-says in an error is in the exception.
+says in an error is in the exception. Names and paths in what it says may have any bytes, as file names in Python.
 
 Does not cover: what else a job asks of its nodes (--constraint, --gres); `sinfo` tells of a partition as a whole.
 Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a new start time as soon as it is requeued.
@@ -328,16 +328,15 @@ def _run(
     *command: str, text: str | None = None, answer: float = ANSWER, more: Mapping[str, str] | None = None
 ) -> str:
     """What a command prints. `more` is laid over its environment."""
+    given = None if text is None else os.fsencode(text)
     environ = {**os.environ, **(more or {})}
     try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=answer, env=environ
-        )
+        done = subprocess.run(command, input=given, capture_output=True, timeout=answer, env=environ)
     except OSError as error:
         raise SlurmError(f"{command[0]}: {error.strerror}. Is Slurm installed on this machine?") from None
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"{command[0]} has not answered for {answer:g} s") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
+        said = " ".join(os.fsdecode(done.stderr or done.stdout).split())
         raise SlurmError(f"{' '.join(command[:2])}: {said or f'exit code {done.returncode}'}")
-    return done.stdout
+    return os.fsdecode(done.stdout)
