@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -140,6 +142,15 @@ def test_a_dry_run_prints_the_script_and_makes_nothing(
     assert "#SBATCH --partition=low\n" in text
     assert f"run_dir={shlex.quote(str(tmp_path / 'my run'))}\n" in text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_a_dry_run_prints_each_byte_of_a_path(tmp_path: Path, encoding: str) -> None:
+    folder, environ = b"l\xe4uft \xc3\xa4", {**os.environ, "PYTHONIOENCODING": encoding}
+    words = [sys.executable, "-m", "holdfast", "slurm", "--dry-run", b"--run-dir=" + folder, "--", *COMMAND]
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"run_dir='%s/%s'\n" % (os.fsencode(tmp_path), folder) in done.stdout
 
 
 def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

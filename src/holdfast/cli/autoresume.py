@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
 from ..visible import escaped
-from .options import encodable, moment, prepared_run_dir, seconds, table, table_width, whole_number
+from .options import moment, prepared_run_dir, seconds, table, table_width, whole_number
 
 if TYPE_CHECKING:
     from ..autoresume.ledger import Attempt, Chain, Ledger
@@ -165,7 +165,7 @@ def _status(arguments: argparse.Namespace) -> str:
     now = slurm_says(ledger) or now_here(ledger)
     if arguments.json:
         return json.dumps(_chains_with_attempts(ledger, now), indent=2) + "\n"
-    return encodable(_table(ledger, now))
+    return _table(ledger, now)
 
 
 def _table(ledger: Ledger, now: Now) -> str:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import ConfigError
-from .options import STDOUT, check_html, encodable, put_page
+from .options import STDOUT, check_html, put_page
 
 if TYPE_CHECKING:
     from ..incidents.diagnose.diagnose import Diagnosis
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> str:
         if html == STDOUT:
             return text
         lines.append(f"  as a page:  {os.path.abspath(html)}")
-    return _as_json(found) if arguments.json else encodable("\n".join([*lines, ""]))
+    return _as_json(found) if arguments.json else "\n".join([*lines, ""])
 
 
 def _as_json(found: Diagnosis) -> str:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from .. import __version__
 from ..fault_tolerance.errors import ConfigError
 from ..lazy import require_torch
-from .options import encodable
 
 MOST_RANKS = 10000
 EPILOG = """exit codes: 0 no problem was found; 1 at least one; 2 wrong options, no such script, or torch is too old."""
@@ -115,7 +114,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     code = int(worst(findings) == PROBLEM)
     if arguments.json:
         return as_json(findings, __version__, nproc, words[0] if words else None), code
-    return encodable(report(findings)), code
+    return report(findings), code
 
 
 def _check_script(script: str, *, module: bool) -> None:

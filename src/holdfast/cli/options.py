@@ -164,7 +164,7 @@ def put_page(path: str, html: str, of: str) -> str:
     from ..visible import escaped
 
     if path == STDOUT:
-        return encodable(html)
+        return html
     folder, name = os.path.split(os.path.abspath(path))
     write_file(os.path.realpath(folder), name, html)
     return f"page of {escaped(of)} in {escaped(path)}\n"

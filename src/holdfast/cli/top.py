@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..fault_tolerance.errors import HoldfastError
-from .options import encodable, one_run
+from .options import one_run
 
 if TYPE_CHECKING:
     from ..views.live_reading import LiveJob
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> str | int:
         return _watch(live)
     width = shutil.get_terminal_size().columns if terminal else WIDTH
     lines = ["".join(text for text, _ in line).rstrip() for line in frame(view, width)]
-    return encodable("\n".join([*lines, ""]))
+    return "\n".join([*lines, ""])
 
 
 def _watch(live: LiveJob) -> int:
