@@ -30,12 +30,13 @@ from holdfast.fault_tolerance.launcher.warm import forked, zygotes
 forked.FORKS = zygotes.FORKS = start.STARTS = SECONDS
 incident_report.AT_THE_END = incident_report.IN_A_HURRY = SECONDS
 """
-_CONSOLE = f"""
+CONSOLE = f"""
 import sys
 sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
 from holdfast.fault_tolerance.launcher.main import console
 console()
 """
+"""Code that is `ft_launcher` with the arguments after its command."""
 
 
 def patience(seconds: float = 60.0) -> str:
@@ -48,7 +49,7 @@ def patience(seconds: float = 60.0) -> str:
 
 def patient(seconds: float = 60.0) -> list[str]:
     """What a launcher is started `under` to be so patient."""
-    return [sys.executable, "-c", patience(seconds) + _CONSOLE]
+    return [sys.executable, "-c", patience(seconds) + CONSOLE]
 
 
 PRELUDE = '''

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from holdfast.fault_tolerance.launcher.replayer import Line
 from holdfast.journal.event import encode as encode_line
 from tests.control import test_one_node
 from tests.control.test_one_node import Job, exited
+from tests.processes import Spawner
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.search import RecordedWorld, recorded, replayed
 
@@ -294,6 +296,16 @@ def test_replay_command_same_decisions_exits_with_0(
     assert main(["replay", str(run_dir), "--node", "a", "--cycle", "0"]) == 0
     out = capsys.readouterr().out
     assert "cycle 0" in out and "cycle 1 " not in out
+
+
+def test_replay_command_prints_to_an_ascii_stream(spawn: Spawner, run_dir: Path) -> None:
+    ended = {}
+    for encoding in ("utf-8", "ascii"):
+        command = [sys.executable, "-m", "holdfast", "replay", run_dir]
+        ended[encoding] = spawn(command, env={"PYTHONIOENCODING": encoding})
+        assert ended[encoding].wait() == 0, ended[encoding].err()
+    assert "…" in ended["utf-8"].out()
+    assert ended["ascii"].out() == ended["utf-8"].out().replace("…", "...")
 
 
 def test_replay_command_other_decision_exits_with_1(

@@ -1,10 +1,12 @@
-"""Signals at awkward moments: while the launcher starts, while it waits for other nodes; what the driver waits for."""
+"""Signals at awkward moments: while the launcher starts, waits for other nodes, or ends; what the driver waits for."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,8 @@ import pytest
 from holdfast.fault_tolerance.launcher.control.messages import Signal
 from holdfast.fault_tolerance.launcher.driver import Clock
 from holdfast.fault_tolerance.launcher.inbox import Inbox, Interrupted
-from tests.jobs import Job, Jobs
+from tests.jobs import CONSOLE, Job, Jobs
+from tests.pipes import full_pipe
 from tests.processes import alive
 
 
@@ -117,6 +120,37 @@ def test_signal_just_before_a_rank_fails_is_not_lost(jobs: Jobs) -> None:
     job.spawned.send_signal(signal.SIGCONT)
     job.end(3)
     assert not job.journal("restart")
+
+
+READER_STOPPED = """
+import os, sys
+os.dup2(os.open("PIPE", os.O_WRONLY), 1)
+sys.stdout = open(1, "w", closefd=False)  # with a buffer also where PYTHONUNBUFFERED is set
+print("is written when the launcher ends")
+"""
+
+
+def _has_closed_its_inbox(job: Job) -> bool:
+    """Its selector is gone; also true where it has ended already, and the signal comes too late to matter."""
+    with contextlib.suppress(OSError):
+        files = [os.readlink(file) for file in Path(f"/proc/{job.pid}/fd").iterdir()]
+        return "anon_inode:[eventpoll]" not in files
+    return job.spawned.returncode is not None
+
+
+@pytest.mark.parametrize(("number", "ended"), [(signal.SIGTERM, 3), (signal.SIGINT, 0)])
+def test_signal_while_the_launcher_ends_leaves_its_exit_code(jobs: Jobs, number: int, ended: int) -> None:
+    """Its reader has stopped, so its last lines take it a second."""
+    reader, writer = full_pipe()
+    code = READER_STOPPED.replace("PIPE", f"/proc/{os.getpid()}/fd/{writer}") + CONSOLE
+    job = jobs(f"meet()\nsys.exit({ended})", nproc=1, under=[sys.executable, "-c", code])
+    job.spawned.wait_for((job.notes / "here-0-0").exists)
+    job.spawned.wait_for(lambda: _has_closed_its_inbox(job))
+    job.spawned.send_signal(number)
+    job.spawned.wait()
+    for end in (reader, writer):
+        os.close(end)
+    assert "Traceback" not in job.end(ended)
 
 
 # -- what the driver waits for: signals as events, of which none is lost; and its clock

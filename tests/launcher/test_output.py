@@ -162,6 +162,22 @@ def test_lines_are_copied_whole(tmp_path: Path) -> None:
     assert found == "[trainer0]:10 %\n[trainer0]:20 %\n[trainer0]:äb\ufffd\n[trainer0]:no end"
 
 
+def test_what_the_stream_cannot_encode_is_escaped_and_ends_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, ranks = RankOutput(given(tmp_path, tee="1", role="prüfer")), environments(2)
+    copied.prepare(ranks)
+    for local, text in enumerate(["✓ a\nb\n", "c\nd"]):
+        Path(copied.files.stdouts[local]).write_text(text, encoding="utf-8")
+    with open(tmp_path / "stdout", "w+", encoding="ascii") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        copied.copy(ranks)
+        copied.end()
+        stream.seek(0)
+        first, second = (rf"[pr\xfcfer{local}]:" for local in range(2))
+        assert stream.read() == rf"{first}\u2713 a" f"\n{first}b\n{second}c\n{second}d"
+
+
 def test_prefix_and_filter_are_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"an apple\na pear\nan orange\n"
     monkeypatch.setenv(output.TEMPLATE, "${role_name} ${rank}/${local_rank} ${other}: ")

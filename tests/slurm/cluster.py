@@ -130,8 +130,9 @@ class Cluster:
     def run(self, *command: str | os.PathLike[str], check: bool = True) -> str:
         """The output of one of Slurm's commands. Raises RuntimeError with its error text."""
         words = [os.fspath(word) for word in command]
+        environ = {**os.environ, **self.environ}
         done = subprocess.run(
-            words, env={**os.environ, **self.environ}, capture_output=True, text=True, timeout=60
+            words, env=environ, capture_output=True, text=True, errors="replace", timeout=60
         )
         if check and done.returncode:
             raise RuntimeError(

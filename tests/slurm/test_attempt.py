@@ -13,18 +13,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from holdfast.autoresume.ledger import Chain, chain_begins
+from holdfast.autoresume.outcome import Scheduler
 from holdfast.autoresume.policy import Limits
 from holdfast.autoresume.run_dir import LedgerFile, Taken, take_lock
 from holdfast.cli.main import main
 from holdfast.integrations.slurm import job as commands
 from holdfast.integrations.slurm.attempt import Keeper, Refused, claim, claimed_by
-from holdfast.integrations.slurm.job import Place, job_of, spared
+from holdfast.integrations.slurm.job import Place, job_of, spared, word_of
 from holdfast.integrations.slurm.script import DONE, REFUSED
 from holdfast.integrations.slurm.submit import standing
 from tests.autoresume.conftest import fill
@@ -340,6 +341,10 @@ def test_a_job_keeps_the_nodes_that_it_needs(bad: str, needed: int, expected: tu
     assert spared(bad.split(), nodes, needed=needed, excluded=["x"], required=["r"]) == expected
 
 
+def in_utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 PREEMPTION = '{{"t": {0}, "mono": 1.0, "node": "n1:9", "kind": "preemption", "signal": "SIGTERM"}}\n'
 FIRST_STEP = (
     '{{"t": {0}, "mono": 0.5, "node": "n1:9", "kind": "first_step", "cycle": 0, "rank": 0, "step": 40}}\n'
@@ -353,7 +358,7 @@ def test_a_training_that_had_to_be_killed_at_the_time_limit_spends_nothing(
     begin(slurm, run_dir)
     if told:
         (run_dir / "journal-n1_9.jsonl").write_text(PREEMPTION.format(time.time()))
-    began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
+    began = in_utc(time.time())
     slurm.tells("7", f"JobState=RUNNING Restarts=0 StartTime={began} TimeLimit=00:01:00")
     assert keeper(run_dir, max_failures=1).ended(137) == (0 if told else 1)
     assert str(chains(run_dir)[0].attempts[0].kind) == ("time limit" if told else "failed")
@@ -363,7 +368,7 @@ def test_time_limits_at_which_it_is_killed_and_has_won_no_step_come_to_an_end(
     slurm: Slurm, run_dir: Path
 ) -> None:
     """Each resumes from the same step: the notice is too short for a checkpoint, or the training hangs."""
-    began = datetime.fromtimestamp(time.time()).isoformat(timespec="seconds")
+    began = in_utc(time.time())
     codes = []
     for restarts in range(3):
         slurm.tells("7", f"JobState=RUNNING Restarts={restarts} StartTime={began} TimeLimit=00:01:00")
@@ -375,6 +380,39 @@ def test_time_limits_at_which_it_is_killed_and_has_won_no_step_come_to_an_end(
     (chain,) = chains(run_dir)
     assert [str(attempt.kind) for attempt in chain.attempts] == ["time limit"] * 3
     assert chain.state == "gave up"
+
+
+NIGHT = datetime(2026, 10, 25, 1, 30, tzinfo=timezone.utc).timestamp()
+"""In Berlin it is 02:30 for the second time, for at 01:00 UTC summer time ended."""
+BY_THE_CLOCK = f"""#!/bin/bash
+format=${{SLURM_TIME_FORMAT:-standard}}
+began=$(date -d @{NIGHT:.0f} "+${{format/#standard/%Y-%m-%dT%H:%M:%S}}")
+echo "JobState=COMPLETING Restarts=0 StartTime=$began TimeLimit=04:00:00"
+"""
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize("form", ["standard", "%H:%M"])
+def test_a_job_that_is_cancelled_when_summer_time_has_ended_is_no_time_limit(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """As `date` does, Slurm's commands write local times, in a form that the user may choose."""
+    monkeypatch.setenv("SLURM_TIME_FORMAT", form)
+    (slurm.folder / "scontrol").write_text(BY_THE_CLOCK)
+    job = commands.job("7")
+    assert job.began == NIGHT
+    for minutes, expected in ((190, Scheduler.CANCELLED), (240, Scheduler.TIME_LIMIT)):
+        word = word_of(job, restarts=0, code=143, now=NIGHT + 60.0 * minutes, notice=180.0)
+        assert word.scheduler is expected
 
 
 def test_a_job_that_may_not_be_requeued_starts_nothing(
@@ -620,6 +658,32 @@ def test_hints_can_be_pasted_into_a_shell(
     other = tmp_path / "an other"
     code, said = resumes(other, "touch", str(other / "finished.flag"))
     assert (code, said.endswith(f"holdfast autoresume --status '{other}'\n")) == (0, True)
+
+
+def test_a_job_whose_name_is_not_utf_8_is_requeued(slurm: Slurm, run_dir: Path) -> None:
+    (slurm.folder / "job-7").write_bytes(b"JobId=7 JobName=tr\xe4in " + RUNNING.format(0).encode())
+    assert keeper(run_dir).begins() == 0
+    assert keeper(run_dir).ended(9) == 0
+    assert slurm.asked("scontrol requeue") == ["scontrol requeue 7"]
+
+
+def test_what_slurm_refuses_in_other_bytes_is_one_line(slurm: Slurm) -> None:
+    (slurm.folder / "sbatch").write_bytes(b"#!/bin/bash\necho ung\xfcltig >&2\nexit 1\n")
+    (slurm.folder / "sbatch").chmod(0o755)
+    with pytest.raises(commands.SlurmError) as refused:
+        commands.submit("")
+    assert os.fsencode(str(refused.value)) == b"sbatch --parsable: ung\xfcltig"
+
+
+def test_each_byte_of_a_path_is_in_the_batch_script(slurm: Slurm, tmp_path: Path) -> None:
+    (slurm.folder / "sbatch").write_text(f"#!/bin/bash\ncat > {tmp_path}/submitted\necho 9\n")
+    (slurm.folder / "sbatch").chmod(0o755)
+    place = tmp_path / os.fsdecode(b"l\xe4uft \xc3\xa4")
+    assert submits(place) == 0
+    script = (tmp_path / "submitted").read_bytes()
+    assert b"run_dir='%s'\n" % os.fsencode(place) in script
+    assert (place / "job.sbatch").read_bytes() == script
+    assert claimed_by(str(place)) == "9"
 
 
 def test_slurm_that_submits_nothing_leaves_no_folder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.integrations.slurm import job as commands
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import START, Training, undisturbed
 
@@ -127,6 +129,18 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
     )
     assert training.chains()[0]["state"] == "gave up"
     assert cluster.run("squeue", "--noheader") == ""
+
+
+def test_a_job_s_start_is_read_in_any_time_zone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of a job whose name is not UTF-8."""
+    words = ["--parsable", "--begin=now+90days", "--wrap=true", os.fsdecode(b"--job-name=tr\xe4in")]
+    number = cluster.run("sbatch", *words).strip()
+    monkeypatch.setenv("TZ", "XXX+7:30")
+    begins = commands.job(number).began
+    command = ["scontrol", "show", "job", number]
+    shown = subprocess.run(command, env={**os.environ, "SLURM_TIME_FORMAT": "%s"}, stdout=subprocess.PIPE)
+    assert begins is not None and f" StartTime={begins:.0f} ".encode() in shown.stdout
+    assert b" JobName=tr\xe4in\n" in shown.stdout
 
 
 def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
-from datetime import datetime
+import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,15 @@ def test_a_dry_run_prints_the_script_and_makes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_a_dry_run_prints_each_byte_of_a_path(tmp_path: Path, encoding: str) -> None:
+    folder, environ = b"l\xe4uft \xc3\xa4", {**os.environ, "PYTHONIOENCODING": encoding}
+    words = [sys.executable, "-m", "holdfast", "slurm", "--dry-run", b"--run-dir=" + folder, "--", *COMMAND]
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"run_dir='%s/%s'\n" % (os.fsencode(tmp_path), folder) in done.stdout
+
+
 def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slurm", "--nodes=2"]) == 2
     assert capsys.readouterr().err.startswith(
@@ -202,7 +213,7 @@ RUNNING = """JobId=6 JobName=train
    PreemptEligibleTime=2026-11-21T19:15:23 PreemptTime=None
    NumNodes=2-3 NodeList=n[1-2] ReqNodeList=(null) ExcNodeList=n4
 """
-BEGAN = datetime(2026, 11, 21, 19, 15, 23).timestamp()
+BEGAN = datetime(2026, 11, 21, 19, 15, 23, tzinfo=timezone.utc).timestamp()
 
 
 def test_what_scontrol_shows_is_read() -> None:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..fault_tolerance.errors import HoldfastError
+from .options import encodable
 
 COMMANDS = [
     "autoresume",
@@ -58,11 +59,12 @@ def console() -> int:
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code, and raises SystemExit for a wrong command line.
 
-    An `OSError` is one of standard output.
+    A command returns its text, bytes that are printed as they are, or an exit code. An `OSError` is one of standard
+    output.
     """
     arguments = _parser().parse_args(argv)
     try:
-        result: str | int | tuple[str, int] = arguments.run(arguments)
+        result: str | bytes | int | tuple[str, int] = arguments.run(arguments)
     except HoldfastError as error:
         print(f"holdfast: error: {error}", file=sys.stderr)
         return USAGE
@@ -77,9 +79,10 @@ def main(argv: Sequence[str]) -> int:
     if sys.stdout is None:
         print("holdfast: error: standard output is closed; the result is lost", file=sys.stderr)
         return USAGE
-    from .options import encodable
-
-    sys.stdout.write(encodable(text))
+    if isinstance(text, bytes):
+        sys.stdout.buffer.write(text)
+    else:
+        sys.stdout.write(encodable(text))
     return code
 
 

@@ -73,7 +73,7 @@ def _limits(parser: argparse.ArgumentParser) -> None:
         "that began on it (default: 2)")  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> str | int:
+def run(arguments: argparse.Namespace) -> str | bytes | int:
     """The batch script or the job's number, else the exit code of what happens inside the job."""
     if arguments.attempt_begins or arguments.job_ends or arguments.attempt_ended is not None:
         return _inside(arguments)
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> str | int:
 
     plan = checked(_plan(arguments))
     if arguments.dry_run:
-        return batch_script(plan, __version__)
+        return os.fsencode(batch_script(plan, __version__))  # a path may have any bytes
     prepared_run_dir(plan.run_dir, "slurm")
     try:
         return f"{submit(plan)}\n"

@@ -121,11 +121,15 @@ class Inbox:
                 events.append(event)
         return events + self.drain()
 
-    def close(self) -> None:
-        """Give the signals back and close the descriptors."""
+    def close(self, *, gives_back: bool = True) -> None:
+        """Close the descriptors and give the signals back; else nothing follows from them until the process ends.
+
+        They stay handled for that, without a moment in between.
+        """
         signal.set_wakeup_fd(-1)
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        if gives_back:
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
         self._selector.close()
         self._reader.close()
         self._writer.close()

@@ -3,6 +3,7 @@
 A user's mistake ends here with one line and code 2, before anything was started. Almost nothing is imported before
 signals are handled. Until all imports are done Ctrl-C ends the process by itself, not by KeyboardInterrupt: torch and
 numpy, which a job of several nodes needs, may catch that in their imports, and the job would continue.
+Once the command's exit code is known, no signal that it handles changes it.
 
 Does not cover: signals before `main` is called, in about the first 0.05 s; SIGINT is a traceback of Python's then.
 """
@@ -31,7 +32,7 @@ EARLY = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.S
 def console() -> None:
     """Entry point of the command ``ft_launcher``."""
     leave_process_one()
-    code = main(sys.argv[1:])
+    code = _main(sys.argv[1:], is_last=True)
     from contextlib import suppress
 
     from holdfast.in_time import TooLate, within
@@ -45,7 +46,12 @@ def console() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job that `argv` describes; returns the exit code (docs/exit-codes.md)."""
+    """Run the job that `argv` describes; returns the exit code (docs/exit-codes.md), and gives the signals back."""
+    return _main(argv, is_last=False)
+
+
+def _main(argv: Sequence[str], *, is_last: bool) -> int:
+    """The same; with `is_last` the process only ends after it: signals are not given back, and change nothing."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, the ranks' exit codes would be lost
     # From here on a scheduler's signal is kept until it can be answered; Ctrl-C ends what is only imports, at once.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, EARLY)
@@ -54,13 +60,19 @@ def main(argv: Sequence[str]) -> int:
     from .inbox import Inbox
 
     inbox = Inbox()
+    gives_back = True
     try:
         inbox.handle(EARLY)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return _run(argv, inbox)
+        code = _run(argv, inbox)
+        gives_back = not is_last
+        return code
     finally:
-        inbox.close()
-        _interruptible_again()
+        inbox.close(gives_back=gives_back)
+        if gives_back:
+            _interruptible_again()
+        elif signal.getsignal(signal.SIGINT) in (_leave, signal.default_int_handler):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: object) -> NoReturn:

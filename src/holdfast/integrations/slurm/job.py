@@ -5,7 +5,7 @@ The first part is pure, the second part calls Slurm's commands.
 What always holds: a job that Slurm itself is ending is never taken for one that may be requeued: `scontrol requeue`
 would bring a cancelled job back. A job keeps as many nodes as it needs, and those that its submitter asked for by name:
 a job that waits forever is worse than a bad node. Each call of a command ends within `ANSWER` seconds, and what Slurm
-says in an error is in the exception.
+says in an error is in the exception. Names and paths in what it says may have any bytes, as file names in Python.
 
 Does not cover: what else a job asks of its nodes (--constraint, --gres); `sinfo` tells of a partition as a whole.
 Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a new start time as soon as it is requeued.
@@ -13,12 +13,13 @@ Source: scontrol(1), seen with Slurm 22.05; `Restarts` rises and the job has a n
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 
 from ...autoresume.outcome import ASKED_TO_END, PREEMPTED_CODE, SIGKILL_CODE, Scheduler
 from ...fault_tolerance.errors import HoldfastError
@@ -109,7 +110,7 @@ class Word:
 
 
 def job_of(text: str) -> Job:
-    """Read the output of `scontrol show job`; of a job array's task as well."""
+    """Read the output of `scontrol show job`, with times in UTC; of a job array's task as well."""
 
     def field(name: str) -> str:
         found = re.search(rf"(?:^|\s){name}=(\S*)", text)
@@ -206,7 +207,7 @@ def works(state: str) -> bool:
 
 def _moment(text: str) -> float | None:
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         return None
 
@@ -222,6 +223,8 @@ def _duration(text: str) -> float | None:
 # -- Slurm's commands
 
 ANSWER = 60.0
+TIMES = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+"""How Slurm writes times: its own are local ones, of which an hour is there twice when summer time ends."""
 PAUSES = (1.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds before each further try."""
 
@@ -240,7 +243,7 @@ def job(number: str, answer: float = ANSWER) -> Job:
     `answer`: seconds that it may take.
     """
     try:
-        return job_of(_run("scontrol", "show", "job", number, answer=answer))
+        return job_of(_run("scontrol", "show", "job", number, answer=answer, more=TIMES))
     except SlurmError as error:
         if "Invalid job id" in str(error):
             return Job()
@@ -321,14 +324,19 @@ def insist(call: Callable[[], None]) -> None:
     return call()
 
 
-def _run(*command: str, text: str | None = None, answer: float = ANSWER) -> str:
+def _run(
+    *command: str, text: str | None = None, answer: float = ANSWER, more: Mapping[str, str] | None = None
+) -> str:
+    """What a command prints. `more` is laid over its environment."""
+    given = None if text is None else os.fsencode(text)
+    environ = {**os.environ, **(more or {})}
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=answer)
+        done = subprocess.run(command, input=given, capture_output=True, timeout=answer, env=environ)
     except OSError as error:
         raise SlurmError(f"{command[0]}: {error.strerror}. Is Slurm installed on this machine?") from None
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"{command[0]} has not answered for {answer:g} s") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
+        said = " ".join(os.fsdecode(done.stderr or done.stdout).split())
         raise SlurmError(f"{' '.join(command[:2])}: {said or f'exit code {done.returncode}'}")
-    return done.stdout
+    return os.fsdecode(done.stdout)

@@ -54,8 +54,8 @@ def submit(plan: Plan) -> str:
         _refuse_finished(plan)
         path = os.path.join(plan.run_dir, SLURM_SCRIPT)
         try:
-            with open(path, "w") as file:
-                file.write(text)
+            with open(path, "wb") as file:
+                file.write(os.fsencode(text))  # a path may have any bytes
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         job = slurm.submit(text)

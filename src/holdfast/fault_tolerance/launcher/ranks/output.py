@@ -7,7 +7,7 @@ stderr.log and error.json; `--tee` copies whole lines to the launcher's own stre
 
 What always holds: copying never blocks the launcher, and what the ranks wrote last is copied before the cycle is over,
 unless that takes longer than `ENDS` seconds: a disk does not answer, or the reader of the launcher's output has
-stopped.
+stopped. A character that the launcher's stream cannot encode is escaped (`\\u2713`).
 Source: torch.distributed.elastic. TORCHELASTIC_ENABLE_FILE_TIMER and TORCHELASTIC_HEALTH_CHECK_PORT turn on its
 watchdog and its health check.
 Does not cover: the events that torch's watchdog would log with `--event-log-handler`.
@@ -312,10 +312,17 @@ def _teed(prefix: str, stream: TextIO, words: Iterable[str] | None) -> Take:
         for line in lines:
             text = (line + end).decode(errors="replace")
             if words is None or any(word in text for word in words):
-                stream.write(f"{prefix}{text}")
+                _write(stream, f"{prefix}{text}")
         stream.flush()
 
     return Lines(put).take
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # by the locale or PYTHONIOENCODING the stream has only some characters
+        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 
 
 # -- what torch runs with the ranks -----------------------------------------------------------------------------
