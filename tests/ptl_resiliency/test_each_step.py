@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -217,6 +218,22 @@ def test_it_is_supervised_and_nothing_follows(
         assert after.finished and not after.open_sections and not callback.is_initialized
     assert Supervision._current is None and "teardown" not in vars(job.strategy)
     assert not (tmp_path / "flag").exists() and not list((tmp_path / "state").iterdir())
+
+
+def test_it_has_the_configured_limits_after_a_fit_with_learned_ones(ranked: Board, tmp_path: Path) -> None:
+    """Its batches may take longer than all that a fit has seen."""
+    heartbeat = {"initial": 20.0, "subsequent": 10.0, "were_calculated": True}
+    (tmp_path / "_ft_state.json").write_text(json.dumps({"current_timeouts": {"heartbeat": heartbeat}}))
+    callback = FaultToleranceCallback(False, True, exp_dir=tmp_path)
+    seen: list[float | None] = []
+
+    def look(trainer: Any, batch_idx: int) -> None:
+        seen.append(ranked.snapshot().limits.subsequent)
+
+    job = trainer(tmp_path, callback, max_steps=1, limit_val_batches=1)
+    job.fit(TinyModel(on_step=look))
+    job.validate(TinyModel(on_validation=look), verbose=False)
+    assert seen == [10.0, 2700.0]
 
 
 def test_an_error_in_it_ends_supervision(ranked: Board, tmp_path: Path) -> None:

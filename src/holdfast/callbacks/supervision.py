@@ -207,8 +207,11 @@ class SupervisedTraining(ABC):
         """The limits in force, for people; nothing without any."""
 
     def _load_limits(self, path: Path) -> None:
-        """Those that earlier jobs have learned, if they are to be calculated. Collective."""
-        calculate = self._arguments.calculate_timeouts
+        """Those that earlier trainings have learned, if they are to be calculated. Collective.
+
+        An evaluation by itself has the configured ones: no training has seen how long its batches take.
+        """
+        calculate = self._arguments.calculate_timeouts and not self._evaluates
         self._kept = kept_timeouts.KeptTimeouts(path, self.part, self.side, self.log)
         self.log.info("Fault tolerance dir: %s", path.parent)
         if calculate and self._kept.load_into(self.client):

@@ -49,7 +49,7 @@ class Loop:
     """One training loop of this process, as a context manager; make a new one for another loop.
 
     Args:
-        signals: these ask for a stop, in addition to what the launcher receives (default: SIGTERM and SIGHUP). Their
+        signals: these ask for a stop, in addition to what the launcher receives, and to SIGTERM and SIGHUP. Their
             handlers stay after a stop was asked for: schedulers signal more than once.
         sections: `loop(loader)` opens the section "data_loading" while it waits for a batch, and "step" from there to
             `step`. Give them timeouts with `--ft-rank-section-timeouts`.
@@ -80,7 +80,7 @@ class Loop:
         self._rank = int(os.environ.get("RANK") or 0)
         self._alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
         self._stop: StopPoint | None = None
-        self._notices = Notices(set(signals))
+        self._notices = Notices({*signals, *STOPS})
         self._steps = 0
         self._entered = False
         self._once = Once(log)

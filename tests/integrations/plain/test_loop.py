@@ -50,6 +50,15 @@ def test_alone_it_stops_at_the_next_step_after_a_signal() -> None:
     signal.signal(signal.SIGTERM, before)
 
 
+def test_sigterm_asks_for_a_stop_beside_a_signal_of_the_programs_own() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Loop(signals=[signal.SIGUSR1]) as loop:
+        assert not loop.step(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert loop.step(2)
+    signal.signal(signal.SIGTERM, before)
+
+
 def test_without_a_signal_the_handler_is_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyError), Loop() as loop:

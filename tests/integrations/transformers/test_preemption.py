@@ -116,6 +116,28 @@ def test_an_evaluation_that_was_due_or_cut_short_is_done_in_the_next_start(tmp_p
             assert again.state.best_global_step == alone.state.best_global_step
 
 
+@pytest.mark.skipif(IS_4_46, reason="4.46 loses the best step")
+def test_the_best_checkpoint_may_be_that_of_the_last_evaluation_which_was_cut_short(tmp_path: Path) -> None:
+    """No other checkpoint follows, with which the trainer would note it."""
+    changes = {
+        **{"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 2},
+        **{"load_best_model_at_end": True, "save_total_limit": 1},
+    }
+    alone = trainer(tmp_path / "alone", **changes)
+    alone.train()
+    assert Path(str(alone.state.best_model_checkpoint)).name == "checkpoint-40"
+    preempted(tmp_path / "cut", "on_prediction_step 40", **changes)
+    again = resumed(tmp_path / "cut", **changes)
+    assert Path(str(again.state.best_model_checkpoint)).name == "checkpoint-40"
+    assert weights(again) == weights(alone) and "checkpoint-40" in checkpoints(tmp_path / "cut")
+
+
+def test_a_preemption_saves_the_optimizer_whatever_other_checkpoints_have(tmp_path: Path) -> None:
+    changes = {"save_only_model": True, "warmup_steps": 5, "num_train_epochs": 2}
+    preempted(tmp_path / "cut", "on_step_begin 6", **changes)
+    assert weights(resumed(tmp_path / "cut", **changes)) == undisturbed(tmp_path / "alone", **changes)
+
+
 def test_workers_of_the_loaders_get_the_signal_too_and_stay(tmp_path: Path) -> None:
     """In the first start, and where batches are skipped after a resume. The rank itself gets it later."""
 

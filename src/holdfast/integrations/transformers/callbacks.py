@@ -277,6 +277,12 @@ class PreemptibleTraining(Preemption):
         for name in _LOADER_MAKERS:
             self._training.patches.wrap(self._training.trainer, name, self._loader_made)
 
+    def stop(self, last_save: float | None = None) -> None:
+        """As in the base class. The checkpoint has the optimizer, which `save_only_model` may leave out of others: the
+        next start continues from it."""
+        self._training.trainer.args.save_only_model = False
+        super().stop(last_save)
+
     def after_step(self) -> bool:
         """After each optimizer step: whether all stop here."""
         self._in_evaluation = 0
@@ -339,6 +345,7 @@ class StragglerDetectionCallback(StragglerArguments, SurroundingCallback):
             return
         if run.after_step(lambda metrics: _give(training.trainer, control, metrics)):
             self._stops = control.should_training_stop = True
+            training.trainer.args.save_only_model = False  # the next start continues from it
             # What is due at the epoch's end comes after this; one save is enough.
             control.should_save = not float(state.epoch or 0).is_integer()
         elif control.should_training_stop:

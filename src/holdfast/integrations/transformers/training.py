@@ -142,7 +142,9 @@ class TrainCall:
             return
         metrics = self.trainer._evaluate(None, None)
         if hasattr(self.trainer, "_determine_best_metric"):
-            self.trainer._determine_best_metric(metrics=metrics, trial=None)
+            if self.trainer._determine_best_metric(metrics=metrics, trial=None):
+                # Else the trainer notes it when it saves the next one, which may never come.
+                self.trainer.state.best_model_checkpoint = self.resumed
 
     def _last_complete(self) -> str:
         folder = self.trainer.args.output_dir
