@@ -15,6 +15,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from fsspec.core import url_to_fs
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
@@ -168,6 +169,21 @@ def test_a_checkpoint_that_last_does_not_find_is_warned_of(
     assert said(caplog, "may not find the newest checkpoint") == bool(problem)
     assert not problem or said(caplog, f"the ModelCheckpoint has {problem}. ") == 1
     assert start() == (ALL - 3 if has_folder else ALL)
+
+
+def test_a_checkpoint_in_a_remote_folder_is_not_replaced_by_a_start_that_did_not_find_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote, _ = url_to_fs("memory://")
+    for step in (4, 2):
+        checkpoint = ModelCheckpoint(f"memory://{tmp_path.name}", save_last=True)
+        fit(tmp_path, {f"train {step - 1}": term}, checkpoint=checkpoint)
+    saved = [
+        torch.load(remote.open(path), weights_only=False)
+        for path in remote.ls(f"/{tmp_path.name}", detail=False)
+    ]
+    assert {2, 4} <= {each["global_step"] for each in saved}
+    assert said(caplog, 'fit(ckpt_path="last") finds no checkpoint in memory://') == 2
 
 
 # -- a preempted training of one rank, in this process, with a page on which a launcher agrees with it where it stops

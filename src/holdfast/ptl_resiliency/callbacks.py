@@ -324,6 +324,13 @@ class PreemptibleFit(Preemption):
                 "preempted it will exit without saving one"
             )
             return
+        if "://" in str(keeper.dirpath):
+            self.log.warning(
+                'PreemptionCallback: fit(ckpt_path="last") finds no checkpoint in %s, since Lightning looks for it on '
+                "the local disk only, and the training would begin anew: give fit the path of the newest one",
+                keeper.dirpath,
+            )
+            return
         has_new_folders = keeper.dirpath is None and self._trainer.loggers
         missing = ["dirpath"] * bool(has_new_folders) + ["save_last"] * (not keeper.save_last)
         if missing:

@@ -178,7 +178,8 @@ def _place(keeper: Any, trainer: Any) -> str:
     name = keeper.CHECKPOINT_NAME_LAST
     path = str(keeper.format_checkpoint_name(metrics, name))
     version = keeper.STARTING_VERSION
-    while keeper._enable_version_counter and path != keeper.last_model_path and os.path.lexists(path):
+    exists = keeper._fs.exists if "://" in path else os.path.lexists
+    while keeper._enable_version_counter and path != keeper.last_model_path and exists(path):
         path = str(keeper.format_checkpoint_name(metrics, name, ver=version))
         version += 1
     return path
