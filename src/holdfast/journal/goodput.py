@@ -3,8 +3,9 @@
 An *attempt* is one life of the job (a *run* of :mod:`.event`), a cycle one start of its ranks. The time between two
 attempts is waiting; in an attempt the borders are the starts of cycles, the first step of each, the moment when a
 failure began, when it was noticed, and when the ranks were stopped. Of the time between a cycle's first step and its
-end, what the sections of its `progress` events show as checkpointing, validation and waiting for data, the mean of all
-ranks; the rest is training. Of that the share is lost whose steps a later cycle has done again.
+end, a suspension of a node is waiting; what the sections of its `progress` events show is checkpointing, validation or
+waiting for data, the mean of all ranks; the rest is training. Of that the share is lost whose steps a later cycle has
+done again.
 
 What always holds: the buckets of an attempt add up to its wall-clock time, whatever events are missing.
 Does not cover: the time in a scheduler's queue before the first attempt; steps after the last checkpoint of a job that
@@ -36,7 +37,7 @@ BUCKETS = MappingProxyType(
         "from when the others stopped",
         "restart": "from then, or from a stop for another reason, to the first step of the next cycle",
         "stopping": "from a preemption, or the end of the last rank's program, to the launchers' end",
-        "waiting": "between two attempts: the scheduler's queue, or a pause of auto-resume; or suspended",
+        "waiting": "between two attempts (the scheduler's queue, a pause of auto-resume), or while suspended",
         "unknown": "what the journal does not show",
     }
 )
@@ -91,7 +92,7 @@ class Segment:
     counted: bool = False
     """Its steps were counted from the start of each process: which of them are done again is not known."""
     suspended: list[tuple[float, float]] = field(default_factory=list)
-    """When a node was, from when until when, in the order of the ends."""
+    """From when until when, of each time that a node was suspended."""
     hung: dict[str, float] = field(default_factory=dict)
     """Seconds of ranks that hung in a section, by bucket."""
     progress: dict[str, Event] = field(default_factory=dict)
@@ -322,7 +323,7 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             lives[run] = max(begun, before), now
         lives[run] = lives[run][0], now
         if event.kind in ("cycle_start", "run_end", "progress"):
-            started_again = None  # of the last one, the job continues: a launcher waits for a place in it
+            started_again = None  # where there is progress, the launcher waits for a place in a job that runs on
         if event.kind == "cycle_start":
             has_cycles.add(run)
             segments.setdefault(place, Segment(*place, begun=now)).sources.add(event.source)

@@ -109,7 +109,6 @@ def incidents(events: Iterable[Event]) -> list[Incident]:
         if following is not None and following.run != cycle.run:
             again = following  # the next life of the job begins with it
             following = start = None
-            codes = set()
         codes = cycle.codes if following is None else codes  # a node that left sooner is not the job
         found.append(
             [_incident(failure, cycle, following, start, codes, again) for failure in cycle.failures()]
