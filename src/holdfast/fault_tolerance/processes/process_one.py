@@ -17,18 +17,13 @@ import signal
 from contextlib import suppress
 from typing import NoReturn
 
-NOT_PASSED = {
-    *(
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGTRAP,
-        signal.SIGSYS,
-        signal.SIGABRT,
-    ),
-    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),  # a terminal does not stop process 1
+DEFECTS = {
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
+    *(signal.SIGTRAP, signal.SIGSYS, signal.SIGABRT),
 }
+"""Signals of a process's own defects, which are not passed on."""
+OF_TERMINAL = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+"""By which a terminal stops a process, but not process 1: they are not passed on either."""
 
 
 def leave_process_one() -> None:
@@ -36,7 +31,7 @@ def leave_process_one() -> None:
     if os.getpid() != 1:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the exit code would be lost
-    passed = signal.valid_signals() - NOT_PASSED
+    passed = signal.valid_signals() - DEFECTS - OF_TERMINAL
     before = signal.pthread_sigmask(signal.SIG_BLOCK, passed)
     try:
         child = os.fork()
