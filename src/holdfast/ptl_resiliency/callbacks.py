@@ -88,7 +88,7 @@ class FaultToleranceCallback(SupervisedCallback):
     on_test_start, on_test_batch_end, on_test_end = (
         on_validation_start,
         on_validation_batch_end,
-        on_validation_start,
+        on_validation_end,
     )
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
