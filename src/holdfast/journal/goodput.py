@@ -323,7 +323,7 @@ def _read(events: Iterable[Event]) -> tuple[list[Segment], _Lives, list[Rate]]:
             lives[run] = max(begun, before), now
         lives[run] = lives[run][0], now
         if event.kind in ("cycle_start", "run_end", "progress"):
-            started_again = None  # where there is progress, the launcher waits for a place in a job that runs on
+            started_again = None  # where there is progress, it waits for a place in a job that runs on
         if event.kind == "cycle_start":
             has_cycles.add(run)
             segments.setdefault(place, Segment(*place, begun=now)).sources.add(event.source)
