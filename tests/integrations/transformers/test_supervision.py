@@ -338,7 +338,7 @@ def test_a_trainer_keeps_its_class_and_can_be_pickled(tmp_path: Path) -> None:
         [sys.executable, "-c", program],
         input=pickle.dumps(made),
         capture_output=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert ended.stdout.decode().strip() == "['DefaultFlowCallback', 'PreemptionCallback'] 3", ended.stderr
