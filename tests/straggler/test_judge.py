@@ -20,7 +20,7 @@ from holdfast.straggler import Thresholds, find_stragglers
 from holdfast.straggler.judge import Judge, Judgement
 from holdfast.straggler.report import GPU, HOST, LATE, SECTION
 from holdfast.straggler.rule import Findings
-from holdfast.straggler.window import Window, student_quantile
+from holdfast.straggler.window import student_quantile
 from tests.straggler.simulation import Job, assess, blamed, factors
 
 
