@@ -20,8 +20,8 @@ from holdfast.straggler import Thresholds, find_stragglers
 from holdfast.straggler.judge import Judge, Judgement
 from holdfast.straggler.report import GPU, HOST, LATE, SECTION
 from holdfast.straggler.rule import Findings
-from holdfast.straggler.window import Window, student_quantile
-from tests.straggler.simulation import Job, assess, blamed, changed, factors
+from holdfast.straggler.window import student_quantile
+from tests.straggler.simulation import Job, assess, blamed, factors
 
 
 def last(job: Job, windows: int = 5, judge: Judge | None = None) -> Judgement:
@@ -56,12 +56,8 @@ def test_a_slow_gpu_among_512_is_named_with_the_third_report_that_counts() -> No
 def test_a_slow_node_is_one_verdict() -> None:
     found = last(Job(128, factor=factors(128, dict.fromkeys(range(16, 24), 1.3))))
     (verdict,) = found.verdicts
-    assert (verdict.rank, verdict.node, verdict.ranks, verdict.kind) == (
-        None,
-        "n2",
-        tuple(range(16, 24)),
-        GPU,
-    )
+    assert (verdict.rank, verdict.node, verdict.kind) == (None, "n2", GPU)
+    assert verdict.ranks == tuple(range(16, 24))
     assert str(verdict).startswith(
         "node n2: GPU, 1.30 × slower since report 2, on all 8 ranks: its kernels take 30 % "
     )
@@ -79,40 +75,30 @@ def test_a_node_is_compared_with_the_other_nodes_and_its_slow_ranks_are_counted(
     assert "the median of 24 comparable ranks of other nodes" in verdict.evidence
 
 
-def stages(ranks: int, own: bool) -> Job:
-    """Four pipeline stages; the last takes 1.5 times as long under the same names; it may have kernels of its own."""
-    slow = dict.fromkeys(range(ranks - ranks // 4, ranks), 1.5)
-    job = Job(ranks, kernels=100, factor=factors(ranks, slow))
-    job.section_factor["forward"] = factors(ranks, slow)
-    if own:
-        inner = job.window
-
-        def window() -> Window:
-            whole = inner()
-            medians = whole.medians.copy()
-            medians[: ranks - ranks // 4, :8] = np.nan
-            return changed(whole, medians=medians)
-
-        job.window = window  # type: ignore[method-assign]
-    return job
+def stages() -> Job:
+    """Four pipeline stages of 16 ranks; the last takes 1.5 times as long under the same names."""
+    slow = factors(64, dict.fromkeys(range(48, 64), 1.5))
+    return Job(64, kernels=100, factor=slow, section_factor={"forward": slow.copy()})
 
 
 def test_a_longer_stage_is_nobodys_fault_where_groups_are_given_or_found() -> None:
     by_stage = [rank // 16 for rank in range(64)]
-    assert not anybody(stages(64, own=False), judge=Judge(groups=by_stage))
-    assert not anybody(stages(64, own=True))
-    job = stages(64, own=False)
+    assert not anybody(stages(), judge=Judge(groups=by_stage))
+    job, judge = stages(), Judge()
+    for _ in range(5):
+        window = job.window()
+        window.medians[:48, :8] = np.nan  # kernels that only the last stage has
+        assert not judge.add(window).verdicts
+    job = stages()
     job.factor[60] *= 1.3
     assert anybody(job, judge=Judge(groups=by_stage)) == {60}
 
 
 def test_a_longer_stage_without_groups_is_named_with_a_hint() -> None:
-    found = last(stages(64, own=False), 4)
+    found = last(stages(), 4)
     assert {verdict.node for verdict in found.verdicts} == {"n6", "n7"}
-    assert all(
-        verdict.evidence.endswith("; if it has other work than these, give groups=")
-        for verdict in found.verdicts
-    )
+    hint = "; if it has other work than these, give groups="
+    assert all(verdict.evidence.endswith(hint) for verdict in found.verdicts)
 
 
 def test_kernels_and_ranks_without_times_cost_the_others_nothing() -> None:
@@ -202,9 +188,8 @@ def test_a_section_must_cost_its_share_of_the_time(step: float | None, named: li
     for _ in range(5):
         whole = job.window()
         elapsed = None if step is None else np.full(16, step * 200)
-        found = judge.add(
-            changed(whole, medians=whole.medians / 25, totals=whole.totals / 25, elapsed=elapsed)
-        )
+        small = replace(whole, medians=whole.medians / 25, totals=whole.totals / 25, elapsed=elapsed)
+        found = judge.add(small)
     assert blamed(found) == named
     assert bool(found.suppressed) != bool(named)
 
@@ -218,28 +203,24 @@ def test_the_time_between_collectives_is_not_added_to_the_sections_in_it() -> No
         scale = np.array([0.07, 0.93]) * np.nanmedian(window.medians) / np.nanmedian(window.medians, axis=0)
         medians, totals = window.medians * scale, window.totals * scale
         elapsed = np.full(16, totals.sum(axis=1).max())
-        found = judge.add(changed(window, medians=medians, totals=totals, elapsed=elapsed))
+        found = judge.add(replace(window, medians=medians, totals=totals, elapsed=elapsed))
     assert blamed(found) == [12] and not found.suppressed
 
 
-def late(ranks: int, who: int, by: float) -> np.ndarray:  # type: ignore[type-arg]
-    result = np.zeros(ranks)
-    result[who] = by
-    return result
+def late(by: float, **job: Any) -> Job:
+    """Rank 11 of 16 comes to each collective so much later than the others."""
+    return Job(16, collectives=1, late=factors(16, {11: 1 + by}) - 1, **job)
 
 
 def with_time(job: Job, judge: Judge, windows: int = 5) -> Judgement:
     """Steps of a tenth of a second, and the waits."""
     for _ in range(windows):
-        window = job.window()
-        found = judge.add(changed(window, elapsed=np.full(job.ranks, 0.1 * 200)))
+        found = judge.add(replace(job.window(), elapsed=np.full(job.ranks, 0.1 * 200)))
     return found
 
 
 def test_who_arrives_last_is_named_although_the_others_have_the_long_collectives() -> None:
-    (verdict,) = with_time(
-        Job(16, kernels=0, sections=(), collectives=1, late=late(16, 11, 0.02)), Judge()
-    ).verdicts
+    (verdict,) = with_time(late(0.02, kernels=0, sections=()), Judge()).verdicts
     assert (verdict.rank, verdict.kind) == (11, LATE)
     assert verdict.slowdown == pytest.approx(0.1 / 0.08, rel=0.05)
     assert verdict.evidence.startswith(
@@ -249,19 +230,11 @@ def test_who_arrives_last_is_named_although_the_others_have_the_long_collectives
 
 def test_a_new_section_that_explains_a_late_rank_is_named() -> None:
     """Sections of the earlier windows do not have it."""
-    plain = Job(16, 1, kernels=0, sections=("data",), collectives=1, late=late(16, 11, 0.03))
     judge = Judge()
+    plain = late(0.03, seed=1, kernels=0, sections=("data",))
     assert [verdict.kind for verdict in with_time(plain, judge, 4).verdicts] == [LATE]
     longer_eval = {"eval": factors(16, {11: 1.6})}
-    more = Job(
-        16,
-        1,
-        kernels=0,
-        sections=("data", "eval"),
-        collectives=1,
-        late=plain.late,
-        section_factor=longer_eval,
-    )
+    more = late(0.03, seed=1, kernels=0, sections=("data", "eval"), section_factor=longer_eval)
     for _ in range(3):
         (verdict,) = with_time(more, judge, 1).verdicts
         assert verdict.rank == 11
@@ -269,7 +242,7 @@ def test_a_new_section_that_explains_a_late_rank_is_named() -> None:
 
 def test_arrival_supports_a_verdict_on_a_gpu() -> None:
     slow = factors(16, {11: 1.3})
-    supported = last(Job(16, collectives=1, late=late(16, 11, 0.2), factor=slow)).verdicts[0]
+    supported = last(late(0.2, factor=slow)).verdicts[0]
     silent = last(Job(16, collectives=1, factor=slow)).verdicts[0]
     assert (supported.rank, supported.kind) == (silent.rank, silent.kind) == (11, GPU)
     assert "; at the collectives the others wait " in supported.evidence
@@ -278,9 +251,8 @@ def test_arrival_supports_a_verdict_on_a_gpu() -> None:
 
 def test_a_section_in_which_a_rank_only_waits_does_not_blame_it() -> None:
     """All but rank 0 arrive late; rank 0's long section is its waiting for them."""
-    arrival = np.full(16, 0.03)
-    arrival[0] = 0.0
-    job = Job(16, kernels=0, collectives=1, late=arrival, section_factor={"backward": factors(16, {0: 1.6})})
+    waits = {"backward": factors(16, {0: 1.6})}
+    job = Job(16, kernels=0, collectives=1, late=0.03 * factors(16, {0: 0.0}), section_factor=waits)
     found = with_time(job, Judge())
     assert 0 not in blamed(found)
     assert any("longer at the collectives than the others do" in why for why in found.suppressed)
@@ -291,9 +263,7 @@ def test_a_hosts_losses_are_the_cause_where_they_explain_the_section(lost: float
     """The section lost 8 s: 200 calls × 40 ms."""
     job, judge = Job(16, section_factor={"forward": factors(16, {6: 1.8})}), Judge()
     for _ in range(5):
-        pauses = np.full(16, 0.1)
-        pauses[6] += lost
-        causes = {"garbage collection": pauses, "CPU stolen": np.full(16, 0.3)}
+        causes = {"garbage collection": factors(16, {6: 1 + lost}) - 0.9, "CPU stolen": np.full(16, 0.3)}
         found = judge.add(replace(job.window(), host_losses=causes))
     (verdict,) = found.verdicts
     assert (verdict.rank, verdict.kind, verdict.section) == (6, kind, "forward")
@@ -305,11 +275,9 @@ def test_a_hosts_losses_are_the_cause_where_they_explain_the_section(lost: float
 
 def test_losses_that_explain_nothing_blame_nobody() -> None:
     job, judge = Job(16), Judge()
-    lost = np.zeros(16)
-    lost[3] = 5.0
-    assert not any(
-        judge.add(replace(job.window(), host_losses={"CPU stolen": lost})).verdicts for _ in range(5)
-    )
+    lost = factors(16, {3: 6.0}) - 1
+    for _ in range(5):
+        assert not judge.add(replace(job.window(), host_losses={"CPU stolen": lost})).verdicts
 
 
 def test_a_section_called_gpu_is_not_the_gpu() -> None:
@@ -402,11 +370,9 @@ def test_what_is_left_out_and_why() -> None:
     half = dict.fromkeys((0, 1, 2, 8, 9, 10, 11), 1.5)
     (many,) = find_stragglers(times(16, half), nodes=nodes(16)).suppressed
     assert (many.ranks, many.reason) == (tuple(half), "7 of 16 compared ranks are slow: probably other work")
-    (both,) = find_stragglers(times(32, whole(0, 1.5) | whole(1, 1.5)), nodes=nodes(32)).suppressed[:1]
-    assert (both.nodes, both.reason) == (
-        ("gpu-0", "gpu-1"),
-        "2 of 4 compared nodes are slow: probably other work",
-    )
+    both = find_stragglers(times(32, whole(0, 1.5) | whole(1, 1.5)), nodes=nodes(32)).suppressed[0]
+    assert both.nodes == ("gpu-0", "gpu-1")
+    assert both.reason == "2 of 4 compared nodes are slow: probably other work"
     cheap = times(8, {3: 1.5})
     cheap[:, :, 0] *= 0.05
     found = find_stragglers(cheap)
@@ -477,10 +443,8 @@ def test_healthy_jobs_name_nobody(ranks: int, noise: float) -> None:
     for seed in range(1 if ranks > 100 else 5):
         table = times(ranks, noise=noise, windows=20, seed=seed)
         for last in range(3, 21):
-            assert named(find_stragglers(table[max(0, last - 9) : last], nodes=nodes(ranks))) == (
-                set(),
-                set(),
-            )
+            found = find_stragglers(table[max(0, last - 9) : last], nodes=nodes(ranks))
+            assert named(found) == (set(), set())
 
 
 def test_long_tails_are_noise() -> None:
@@ -522,9 +486,8 @@ EXACT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("chance", "freedom"), EXACT)
-def test_students_quantile(chance: float, freedom: float) -> None:
-    assert student_quantile(chance, freedom) == pytest.approx(EXACT[chance, freedom], rel=0.003)  # type: ignore[index]
+def test_students_quantile() -> None:
+    assert {given: student_quantile(*given) for given in EXACT} == pytest.approx(EXACT, rel=0.003)
 
 
 @pytest.mark.parametrize(

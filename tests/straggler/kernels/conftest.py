@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NATIVE = Path(__file__).resolve().parent / "native"
 NAMES = {12: "libcupti.so.12", 13: "libcupti.so.13"}
 
-Run = Callable[..., str]
+Run = Callable[..., None]
 
 
 def build_fakes(folder: Path, *flags: str) -> None:
@@ -38,52 +37,43 @@ def build_fakes(folder: Path, *flags: str) -> None:
 
 def build_nvml(folder: Path) -> None:
     """A libnvidia-ml.so.1."""
-    line = [
-        "gcc",
-        "-w",
-        "-shared",
-        "-fPIC",
-        str(NATIVE / "fake_nvml.c"),
-        "-o",
-        str(folder / "libnvidia-ml.so.1"),
-    ]
-    subprocess.run(line, check=True)
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(
+        ["gcc", "-w", "-shared", "-fPIC", str(NATIVE / "fake_nvml.c"), "-o", str(library)], check=True
+    )
 
 
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the fake libraries."""
+    """The folder with the fake libraries, where there is a core to use them."""
     if shutil.which("gcc") is None:
         pytest.skip("no gcc: the fake libcupti cannot be built")
+    core = load_core()
+    if isinstance(core, str):
+        pytest.skip(core)
     folder = tmp_path_factory.mktemp("fakes")
     build_fakes(folder)
     return folder
 
 
+def with_fakes(fakes: Path, major: int = 13) -> dict[str, str | None]:
+    """The environment of a process that uses these libraries."""
+    return {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ['PYTHONPATH']}",
+        "LD_LIBRARY_PATH": str(fakes),
+        "FAKE_CUPTI": str(fakes / NAMES[major]),
+        "HOLDFAST_CUPTI_LIBRARY": str(fakes / NAMES[major]),
+        "CUDA_INJECTION64_PATH": None,
+        "NSYS_PROFILING_SESSION_ID": None,
+    }
+
+
 @pytest.fixture
 def run(spawn: Spawner, fakes: Path) -> Run:
-    """Run code with the fake libraries; `from tests.straggler.kernels.fake import *` is its first line.
+    """Run a program with the fake libraries, to its good end."""
 
-    Gives what it printed, and fails where it fails."""
-    core = load_core()
-    if isinstance(core, str):
-        pytest.skip(core)
-
-    def run(code: str, major: int = 13, **environment: str | None) -> str:
-        process = spawn(
-            [sys.executable, "-c", "from tests.straggler.kernels.fake import *\n" + code],
-            env={
-                "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ['PYTHONPATH']}",
-                "LD_LIBRARY_PATH": str(fakes),
-                "FAKE_CUPTI": str(fakes / NAMES[major]),
-                "HOLDFAST_CUPTI_LIBRARY": str(fakes / NAMES[major]),
-                "CUDA_INJECTION64_PATH": None,
-                "NSYS_PROFILING_SESSION_ID": None,
-                **environment,
-            },
-        )
-        code_of_end = process.wait()
-        assert code_of_end == 0, process.output()
-        return process.output().strip()
+    def run(code: str, major: int = 13, **environment: str | None) -> None:
+        process = spawn.python(code, env=with_fakes(fakes, major) | environment)
+        assert process.wait() == 0, process.output()
 
     return run

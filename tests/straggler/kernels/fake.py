@@ -6,44 +6,34 @@ The fake stands for the GPU, the driver and other tools; see native/fake_cupti.h
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import sys
-import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
 
-from holdfast.straggler.kernels import cupti
-from holdfast.straggler.kernels.cupti import CoreWindow, CuptiCore, CuptiSource, load_core, open_cupti
-from holdfast.straggler.scores import Statistic, summarise
+from holdfast.straggler.kernels.cupti import CoreWindow, CuptiCore, CuptiSource, load_core
 
-__all__ = [
-    "CALLS", "FINALIZE", "Statistic", "attached", "ctypes", "cupti", "gpu", "kernels", "launch", "launch_many",
-    "load_core", "logging", "make_torch_use_cuda", "named", "open_cupti", "os", "source", "stand_in_torch",
-    "summarise", "sys", "threading", "types",
-]  # fmt: skip
-
-CALLS = (
-    "register",
-    "enable",
-    "disable",
-    "flush",
-    "next",
-    "dropped",
-    "finalize",
-    "subscribe",
-    "unsubscribe",
-    "domain",
-    "clock",
+Call = IntEnum(
+    "Call",
+    "REGISTER ENABLE DISABLE FLUSH NEXT DROPPED FINALIZE SUBSCRIBE UNSUBSCRIBE DOMAIN CLOCK",
+    start=0,
 )
-FINALIZE = CALLS.index("finalize")
 
-logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
 gpu = ctypes.CDLL(os.environ["FAKE_CUPTI"]) if "FAKE_CUPTI" in os.environ else None
 if gpu is not None:
     gpu.fake_calls.restype = gpu.fake_other_tool_records.restype = ctypes.c_uint64
     gpu.fake_launch_many.restype = ctypes.c_long
     gpu.fake_seconds_alone.restype = ctypes.c_double
+
+
+def calls_made() -> list[int]:
+    """How often each function of CUPTI was called."""
+    return [gpu.fake_calls(call) for call in Call]
 
 
 class Kernel(ctypes.Structure):
@@ -156,3 +146,34 @@ def make_torch_use_cuda() -> None:
 
     torch.cuda.is_initialized = lambda: True
     torch.cuda.is_current_stream_capturing = lambda: False
+
+
+logged: list[str] = []
+"""Level and text of each line of the log, in a check."""
+
+
+class _Logged(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        logged.append(f"{record.levelname} {record.getMessage()}")
+
+
+def run_checks(program: Mapping[str, Any]) -> None:
+    """Run each function `check_*`, in a process of its own, and print as JSON how each ended.
+
+    They are forked from this one before it opens the core, so nothing is imported again. What a check writes goes to a
+    file of its name in the folder that is the argument.
+    """
+    logging.basicConfig(level=logging.INFO, handlers=[_Logged()])
+    statuses = {}
+    for name, check in program.items():
+        if not name.startswith("check_"):
+            continue
+        with (Path(sys.argv[1]) / name).open("w") as output:
+            child = os.fork()
+            if child == 0:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                check()
+                sys.exit()
+        statuses[name] = os.waitpid(child, 0)[1]
+    print(json.dumps(statuses))

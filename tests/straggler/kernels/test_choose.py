@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,12 @@ from holdfast.straggler.kernels.choose import NO_DRIVER, NOT_YET, choose
 from holdfast.straggler.kernels.cupti import tool_in_the_way
 from holdfast.straggler.kernels.source import Capture, KernelSource, KernelWindow
 from tests.straggler.doubles import Told
-from tests.straggler.kernels.conftest import Run
+from tests.straggler.kernels.conftest import NAMES, ROOT, Run
 
 
 def chosen(
     environ: Mapping[str, str] | None = None,
-    driver: bool = True,
-    usable: bool = True,
+    usable: Callable[[], bool] = lambda: True,
     cupti: KernelSource | str | Exception = "it is in use by nsys",
 ) -> KernelSource:
     """What is used after the first section."""
@@ -33,7 +32,7 @@ def chosen(
             raise cupti
         return cupti
 
-    source = choose(environ or {}, lambda: driver, lambda: usable, open_cupti)
+    source = choose(environ or {}, lambda: True, usable, open_cupti)
     source.start("fwd")
     source.stop()
     return source
@@ -91,29 +90,20 @@ def test_it_is_decided_at_the_first_section_after_cuda_was_initialised_and_once(
     assert cupti.calls == ["start fwd", "stop"] * 2
 
 
-def test_closed_before_cuda_was_initialised() -> None:
-    source = choose({}, lambda: True, lambda: False, lambda *_: Told())
-    source.start("fwd")
-    source.stop()
-    source.close()
-    assert source.name == "none"
+def broken() -> bool:
+    raise RuntimeError("CUDA driver initialization failed")
 
 
-@pytest.mark.parametrize("when", ["usable", "open"])
-def test_no_error_gets_out(when: str) -> None:
-    def broken() -> bool:
-        raise RuntimeError("CUDA driver initialization failed")
-
-    if when == "open":
-        source = chosen(cupti=OSError("libcupti.so.13: file too short"))
-        assert source.reason == "choosing a source failed: OSError: libcupti.so.13: file too short"
-    else:
-        source = choose({}, lambda: True, broken, lambda *_: Told())
-        source.start("fwd")
-        source.stop()
-        assert source.reason == "choosing a source failed: RuntimeError: CUDA driver initialization failed"
-    assert source.name == "none"
-    assert source.take() == KernelWindow()
+def test_no_error_gets_out() -> None:
+    closed = chosen(usable=lambda: False, cupti=Told())
+    closed.close()
+    assert closed.name == "none"
+    for source, error in (
+        (chosen(cupti=OSError("libcupti.so.13: file too short")), "OSError: libcupti.so.13: file too short"),
+        (chosen(usable=broken), "RuntimeError: CUDA driver initialization failed"),
+    ):
+        assert (source.name, source.reason) == ("none", f"choosing a source failed: {error}")
+        assert source.take() == KernelWindow()
 
 
 WITHOUT_DRIVER = """
@@ -139,10 +129,13 @@ def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout == f"none | {NO_DRIVER} | KernelSource\n"
 
 
-# -- which libcupti is used, and why none can be
+# -- which libcupti is used; why none can be, is in cupti_checks.py
 
 
 OPENED = """
+import os, sys
+from holdfast.straggler.kernels.cupti import open_cupti
+from tests.straggler.kernels.fake import launch, stand_in_torch
 def mapped():
     with open("/proc/self/maps") as maps:
         return {line.split()[-1] for line in maps if "libcupti.so" in line}
@@ -152,104 +145,55 @@ def mapped():
 @pytest.mark.parametrize("major", [12, 13])
 def test_a_copy_that_is_loaded_is_used(run: Run, fakes: Path, tmp_path: Path, major: int) -> None:
     """There is another one in CUDA_HOME, and one that the loader would find."""
-    home = tmp_path / "lib64"
-    home.mkdir()
-    name = f"libcupti.so.{major}"
-    (home / name).write_bytes((fakes / name).read_bytes())
+    (tmp_path / "lib64").mkdir()
+    shutil.copy(fakes / NAMES[major], tmp_path / "lib64")
     code = f"""
-{OPENED}
 stand_in_torch("{major}.4")
 one = open_cupti()
 assert not isinstance(one, str), one
 one.start("fwd"); launch("gemm"); one.stop()
 assert one.take().records == 1 and mapped() == {{os.environ["FAKE_CUPTI"]}}, mapped()
 """
-    environment = {"HOLDFAST_CUPTI_LIBRARY": None, "CUDA_HOME": str(tmp_path)}
-    run(code, major=major, **environment)
+    run(OPENED + code, major, HOLDFAST_CUPTI_LIBRARY=None, CUDA_HOME=str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("where", "major"),
-    [("wheel", 12), *((where, 13) for where in ("wheel", "cuda_home", "extras", "loader"))],
+    ("folder", "major"),
+    [
+        ("site/nvidia/cuda_cupti/lib", 12),
+        ("site/nvidia/cu13/lib", 13),
+        ("lib64", 13),
+        ("extras/CUPTI/lib64", 13),
+        ("ld", 13),
+    ],
 )
-def test_where_it_is_found(run: Run, fakes: Path, tmp_path: Path, where: str, major: int) -> None:
-    wheel = {12: "site/nvidia/cuda_cupti/lib", 13: "site/nvidia/cu13/lib"}[major]
-    folder = {"wheel": wheel, "cuda_home": "lib64", "extras": "extras/CUPTI/lib64", "loader": "ld"}[where]
-    (tmp_path / folder).mkdir(parents=True)
-    libraries = tmp_path / "ld"
-    libraries.mkdir(exist_ok=True)
-    (libraries / "libcuda.so.1").write_bytes((fakes / "libcuda.so.1").read_bytes())
-    name = f"libcupti.so.{major}"
-    (tmp_path / folder / name).write_bytes((fakes / name).read_bytes())
+def test_where_it_is_found(run: Run, fakes: Path, tmp_path: Path, folder: str, major: int) -> None:
+    """In NVIDIA's wheels, in CUDA_HOME, and by the loader."""
+    for place in (folder, "ld"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    shutil.copy(fakes / NAMES[major], tmp_path / folder)
+    shutil.copy(fakes / "libcuda.so.1", tmp_path / "ld")
     code = f"""
-{OPENED}
 sys.path.append({str(tmp_path / "site")!r})
 stand_in_torch("{major}.1")
 assert mapped() == set()
 one = open_cupti()
 assert not isinstance(one, str), one
-assert mapped() == {{{str(tmp_path / folder / name)!r}}}, mapped()
+assert mapped() == {{{str(tmp_path / folder / NAMES[major])!r}}}, mapped()
 """
-    environment = {
-        "FAKE_CUPTI": None,
-        "HOLDFAST_CUPTI_LIBRARY": None,
-        "CUDA_HOME": str(tmp_path),
-        "LD_LIBRARY_PATH": str(libraries),
-    }
-    run(code, **environment)
-
-
-@pytest.mark.parametrize(
-    ("prepare", "environment", "reason"),
-    [
-        ("", {}, "torch is not loaded"),
-        ("stand_in_torch(None)", {}, "torch is built without CUDA"),
-        (
-            "stand_in_torch()",
-            {"LD_LIBRARY_PATH": None},
-            "no CUDA driver (libcuda.so.1: cannot open shared object",
-        ),
-        (
-            "",
-            {"HOLDFAST_CUPTI_LIBRARY": "/no/such.so"},
-            "no CUPTI library (/no/such.so: cannot open shared object",
-        ),
-        (
-            "stand_in_torch()",
-            {"CUDA_INJECTION64_PATH": "/opt/tool.so"},
-            "CUPTI is left to the profiler that started this process (CUDA_INJECTION64_PATH is set)",
-        ),
-    ],
-)
-def test_why_there_is_none(run: Run, prepare: str, environment: dict[str, str | None], reason: str) -> None:
-    code = f"{prepare}\ntold = open_cupti()\nassert isinstance(told, str) and told.startswith({reason!r}), told\n"
-    run(code, **{"FAKE_CUPTI": None, "HOLDFAST_CUPTI_LIBRARY": None, **environment})
-
-
-def test_a_library_without_the_functions_is_none(run: Run, fakes: Path) -> None:
+    home, libraries = str(tmp_path), str(tmp_path / "ld")
     run(
-        """
-told = open_cupti()
-assert told.startswith("no CUPTI library (") and told.endswith("libcuda.so.1 has no cuptiGetVersion)"), told
-""",
-        HOLDFAST_CUPTI_LIBRARY=str(fakes / "libcuda.so.1"),
+        OPENED + code, FAKE_CUPTI=None, HOLDFAST_CUPTI_LIBRARY=None, CUDA_HOME=home, LD_LIBRARY_PATH=libraries
     )
 
 
-def test_without_the_core_there_is_a_reason(run: Run, tmp_path: Path) -> None:
+def test_there_is_none_without_a_driver(run: Run) -> None:
     code = """
-from pathlib import Path
 stand_in_torch()
-cupti.LIBRARY = Path(sys.argv[1] if len(sys.argv) > 1 else "{path}")
-load_core.cache_clear()
 told = open_cupti()
-assert told.startswith("{reason}"), told
+assert told.startswith("no CUDA driver (libcuda.so.1: cannot open shared object"), told
 """
-    missing = "the kernel core was not built (no C++ compiler when holdfast was installed)"
-    run(code.format(path=tmp_path / "none.so", reason=missing))
-    broken = tmp_path / "broken.so"
-    broken.write_text("no library")
-    run(code.format(path=broken, reason="the kernel core cannot be loaded: "))
+    run(OPENED + code, FAKE_CUPTI=None, HOLDFAST_CUPTI_LIBRARY=None, LD_LIBRARY_PATH=None)
 
 
 def test_installations_of_nsight_are_no_sessions() -> None:
@@ -260,7 +204,6 @@ def test_installations_of_nsight_are_no_sessions() -> None:
 # -- the wheel
 
 
-ROOT = Path(__file__).resolve().parents[3]
 CORE = "holdfast/straggler/kernels/_cupti_core.so"
 
 
@@ -312,10 +255,5 @@ def test_with_a_compiler(tmp_path: Path) -> None:
     assert not any("native" in name for name in contents(built))
     with zipfile.ZipFile(built) as archive:
         library = archive.extract(CORE, tmp_path)
-    needed = subprocess.run(
-        [sys.executable, "-c", f"import ctypes; print(ctypes.CDLL({library!r}).holdfast_kernels_version())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert needed.stdout.strip() == "2"
+    program = f"import ctypes; print(ctypes.CDLL({library!r}).holdfast_kernels_version())"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "2"

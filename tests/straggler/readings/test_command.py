@@ -44,13 +44,10 @@ Command = Callable[..., Ended]
 
 
 @pytest.fixture
-def stragglers(spawn: Spawner, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`holdfast stragglers` in this process, but for pictures: matplotlib keeps its fonts open."""
+def stragglers(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`holdfast stragglers` in this process."""
 
     def run(*arguments: str | Path, **env: str) -> Ended:
-        if "--plot" in arguments:
-            process = spawn([*CLI, *arguments], env=env)
-            return Ended(process.wait(), process.out(), process.err())
         for name, value in env.items():
             monkeypatch.setenv(name, value)
         try:
@@ -74,9 +71,6 @@ def test_the_last_report_and_who_was_named(stragglers: Command, run_dir: Path) -
     assert said[0].startswith(f"{run_dir}: 12 straggler reports, ")
     assert said[1].startswith("Report 12 of 12, ")
     assert said[3].startswith("  rank 63 (node gpu-0007): GPU, 1.31 × slower since report 3: ")
-
-
-def test_one_report_and_the_last_ones(stragglers: Command, run_dir: Path) -> None:
     early = stragglers(run_dir, "--report", "3").out.splitlines()
     assert early[1].startswith("Report 3 of 12, ") and early[3] == "  no rank is named as slow"
     last = stragglers(run_dir, "--last", "2").out
@@ -84,17 +78,17 @@ def test_one_report_and_the_last_ones(stragglers: Command, run_dir: Path) -> Non
 
 
 def test_json(stragglers: Command, run_dir: Path) -> None:
-    found = json.loads(stragglers(run_dir, "--json").out)
-    json.dumps(found, allow_nan=False)
-    assert [one["number"] for one in found] == list(range(1, 13))
-    assert found[-1]["verdicts"][0]["rank"] == 63
-    assert found[-1]["cycle"] == 1 and len(found[-1]["overall"]) == 64
-    (third,) = json.loads(stragglers(run_dir, "--json", "--report", "3").out)
-    assert third["number"] == 3
-    assert [one["number"] for one in json.loads(stragglers(run_dir, "--json", "--last", "2").out)] == [
-        11,
-        12,
-    ]
+    def found(*options: str) -> list[dict[str, Any]]:
+        told = json.loads(stragglers(run_dir, "--json", *options).out)
+        json.dumps(told, allow_nan=False)
+        return list(told)
+
+    every = found()
+    assert [one["number"] for one in every] == list(range(1, 13))
+    assert every[-1]["verdicts"][0]["rank"] == 63
+    assert every[-1]["cycle"] == 1 and len(every[-1]["overall"]) == 64
+    assert [one["number"] for one in found("--report", "3")] == [3]
+    assert [one["number"] for one in found("--last", "2")] == [11, 12]
 
 
 def test_the_newest_run_with_reports(stragglers: Command, run_dir: Path, tmp_path: Path) -> None:
@@ -121,11 +115,6 @@ def test_the_newest_run_with_reports(stragglers: Command, run_dir: Path, tmp_pat
         (["RUN", "--last", "x"], "argument --last: 'x': give a whole number from 1"),
         (["RUN", "--last", "1", "--report", "1"], "not allowed with argument"),
         (["RUN", "--plot", "x.pdf"], "--plot x.pdf: the file must end in .png or .svg"),
-        pytest.param(
-            ["RUN", "--plot", "/nonexistent/x.png"],
-            "--plot /nonexistent/x.png: No such file or directory",
-            marks=needs_matplotlib,
-        ),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(
@@ -146,31 +135,42 @@ def test_a_terminal_gets_lines_of_its_width(run_dir: Path) -> None:
     assert any("rank 63 (node gpu-0007): GPU, 1.31" in line for line in lines)
 
 
-@needs_matplotlib
-@pytest.mark.parametrize(
-    ("ranks", "ending", "begins"),
-    [(600, "png", b"\x89PNG\r\n"), (1, "SVG", b"<?xml"), (600, "SVG", b"<?xml")],
-)
-def test_a_picture(stragglers: Command, tmp_path: Path, ranks: int, ending: str, begins: bytes) -> None:
-    run = job(tmp_path / "run", ranks)
-    picture = tmp_path / f"ranks.{ending}"
-    process = stragglers(run, "--plot", picture)
-    assert (process.returncode, process.err) == (0, ""), process
-    assert process.out.endswith(f"\nPicture in {picture}\n")
-    content = picture.read_bytes()
-    assert content.startswith(begins) and len(content) < 1_000_000
-    if ending == "SVG":
-        said = content.decode()
-        assert f"{ranks} rank" in said and "restart, cycle 1" in said and "time of day" in said
-        assert f"rank {min(ranks - 1, 76)}, 1.31x" in said
+PLOTS = """
+import sys
+from holdfast.cli import main
+codes = []
+for run in sys.argv[1:]:
+    folder, picture = run.split(":")
+    try:
+        codes.append(main(["stragglers", folder, "--plot", picture]))
+    except SystemExit as stop:
+        codes.append(stop.code)
+print(codes)
+"""
 
 
 @needs_matplotlib
-def test_a_picture_of_one_report_without_scores(stragglers: Command, tmp_path: Path) -> None:
+def test_pictures(spawn: Spawner, tmp_path: Path) -> None:
+    """In a process of their own: matplotlib keeps its fonts open."""
+    large, small = job(tmp_path / "large", 600), job(tmp_path / "small", 1)
     (tmp_path / "journal-a.jsonl").write_bytes(line(1, 0.0, report(4, gpu=False, sections=())))
-    process = stragglers(tmp_path, "--plot", tmp_path / "x.png")
-    assert (process.returncode, process.err) == (0, ""), process
-    assert "no rank is named" in process.out and "Scores" not in process.out
+    pictures = [tmp_path / name for name in ("large.png", "large.SVG", "small.SVG", "none.png")]
+    runs = [*zip((large, large, small, tmp_path), pictures, strict=True), (large, "/nonexistent/x.png")]
+    process = spawn.python(PLOTS, *(f"{folder}:{picture}" for folder, picture in runs))
+    assert process.wait() == 0, process.output()
+    assert process.out().endswith("[0, 0, 0, 0, 2]\n")
+    (error,) = process.err().splitlines()
+    assert error.startswith("holdfast") and "--plot /nonexistent/x.png: No such file or directory" in error
+    *said, rest = process.out().split("\nPicture in ")
+    assert len(said) == 4 and rest.startswith(f"{pictures[-1]}\n")
+    assert "no rank is named" in said[-1] and "Scores" not in said[-1]
+    for picture, begins in zip(pictures, (b"\x89PNG\r\n", b"<?xml", b"<?xml", b"\x89PNG\r\n"), strict=True):
+        content = picture.read_bytes()
+        assert content.startswith(begins) and len(content) < 1_000_000
+    for picture, ranks in ((pictures[1], 600), (pictures[2], 1)):
+        text = picture.read_text()
+        assert f"{ranks} rank" in text and "restart, cycle 1" in text and "time of day" in text
+        assert f"rank {min(ranks - 1, 76)}, 1.31x" in text
 
 
 def test_without_matplotlib_it_is_said(spawn: Spawner, run_dir: Path, tmp_path: Path) -> None:
@@ -189,9 +189,8 @@ Scores = dict[int, float | None]
 
 
 def told(t: float, overall: Scores) -> KeptReport:
-    fields: dict[str, Any] = dict.fromkeys(
-        ("holders", "kernels", "verdicts", "withheld", "columns", "rows"), ()
-    )
+    names = ("holders", "kernels", "verdicts", "withheld", "columns", "rows")
+    fields: dict[str, Any] = dict.fromkeys(names, ())
     return KeptReport(number=0, t=t, run=1, cycle=0, elapsed_ms=None, nodes=1, overall=overall, **fields)
 
 
@@ -239,11 +238,8 @@ def test_the_largest_job_fits_as_well() -> None:
 
 def test_long_names_and_many_sections_fit() -> None:
     sections = tuple(f"my.package.module.SomeClass{n}.forward" for n in range(20))
-    shown = one(
-        40,
-        sections=sections,
-        rank_to_node={rank: f"node-with-a-long-name-{rank}.example" for rank in range(40)},
-    )
+    nodes = {rank: f"node-with-a-long-name-{rank}.example" for rank in range(40)}
+    shown = one(40, sections=sections, rank_to_node=nodes)
     lines = text(shown).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("more sections in a wider terminal or with --json" in one for one in lines)
@@ -253,9 +249,8 @@ def test_long_names_and_many_sections_fit() -> None:
 def test_the_verdicts_come_first() -> None:
     lines = text(one(512, {76: 1.31}), None).splitlines()
     assert lines[1].startswith("Report 1 of 1, ") and lines[1].endswith(": 512 ranks on 64 nodes, in 4.2 ms")
-    assert lines[3].startswith(
-        "  rank 76 (node gpu-0009): GPU, 1.31 × slower since report 3: kernels take 31 % longer "
-    )
+    begins = "  rank 76 (node gpu-0009): GPU, 1.31 × slower since report 3: kernels take 31 % longer "
+    assert lines[3].startswith(begins)
     row = next(one for one in lines if one.startswith(">"))
     assert row.split()[:3] == [">", "76", "gpu-0009"]
     assert "  …  499 other ranks" in "\n".join(lines)
@@ -303,10 +298,8 @@ def test_who_was_named_how_often(tmp_path: Path) -> None:
     assert said[start + 2].startswith("  rank 40–43 (node gpu-0005): 4 times, since ")
     assert said[-1].split()[-4:] == ["0.97", "rank", "40–43,", "76"]
     until_ten = [replace(one, verdicts=()) if one.number > 10 else one for one in found]
-    assert re.search(
-        r" 6 times, from [\d:]+ \(report 5\) to [\d:]+ \(report 10\); GPU",
-        overview("runs/a", until_ten, found[-1], 12),
-    )
+    said_of_it = r" 6 times, from [\d:]+ \(report 5\) to [\d:]+ \(report 10\); GPU"
+    assert re.search(said_of_it, overview("runs/a", until_ten, found[-1], 12))
 
 
 def test_nothing_in_a_name_acts_on_a_terminal() -> None:
