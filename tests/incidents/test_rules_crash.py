@@ -270,7 +270,7 @@ def test_a_lost_connection_accuses_no_living_rank_while_a_node_is_unseen(
     nature: E.Nature, nodes: int, expected: tuple[int | None, str]
 ) -> None:
     """A rank that lives has closed no connection; it may well be the one that another one waited for in vain."""
-    failed = ended(0, 1, raised=E.Raised("RuntimeError", "of gloo", ago=0.2, nature=nature))
+    failed = ended(0, 1, raised=E.Raised("RuntimeError", "of gloo", ago=0.0, nature=nature))
     stopped = rank(1, "", process=E.Process(state="T"))
     expect(crash(failed, stopped, trigger=E.ELSEWHERE, nodes=nodes, world_size=2 * nodes), expected)
 
