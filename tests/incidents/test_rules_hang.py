@@ -85,16 +85,19 @@ def test_a_rank_whose_helper_does_not_answer_holds_the_interpreter_lock(
     expect(case(rank(0), silent, rank(2)), (1, "gil", HIGH))
 
 
+def beside(where: str, **changes: Any) -> E.Case:
+    """Rank 1 is there, and rank 0 in the all_reduce."""
+    return case(rank(0), rank(1, where, **changes))
+
+
 def reading(**changes: Any) -> E.Case:
     """Rank 1 is in state D in a read."""
-    return case(rank(0), rank(1, "read", process=process("read", state="D", **changes)))
+    return beside("read", process=process("read", state="D", **changes))
 
 
 def in_section(where: str, *names: str) -> E.Case:
     """Rank 1 is in these sections."""
-    return case(
-        rank(0), rank(1, where, board=board(sections=tuple(E.OpenSection(name, 31.0) for name in names)))
-    )
+    return beside(where, board=board(sections=tuple(E.OpenSection(name, 31.0) for name in names)))
 
 
 def importing(function: str) -> E.Case:
@@ -130,22 +133,22 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         (1, "child", HIGH, "waits in the kernel for a process that it is just starting (clone3)"),
     ),
     "its child is dead": (
-        case(rank(0), rank(1, "pipe", process=process("pipe", system_call=SHARED_PIPE, children=DEAD))),
+        beside("pipe", process=process("pipe", system_call=SHARED_PIPE, children=DEAD)),
         (1, "child", HIGH, "its child process 71 is dead"),
     ),
     **{
         f"a worker of the loader in state {each.state}": (
-            case(rank(0), rank(1, "loader", process=process("loader", children=(LIVES, each)))),
+            beside("loader", process=process("loader", children=(LIVES, each))),
             (1, "data_loading", HIGH),
         )
         for each in (STOPPED, BLOCKED)
     },
     "a future, and a child that is stopped": (
-        case(rank(0), rank(1, "future", process=process("future", children=(LIVES, STOPPED)))),
+        beside("future", process=process("future", children=(LIVES, STOPPED))),
         (1, "child", HIGH, "its child process 89 is stopped (state T)"),
     ),
     "the main thread has ended alone": (
-        case(rank(0), rank(1, "", process=process(state="Z", threads=LEFT), pid=4001)),
+        beside("", process=process(state="Z", threads=LEFT), pid=4001),
         (1, "exit", MEDIUM, "and 1 of its other threads run on"),
     ),
     "Python has ended, and its process not": (
@@ -166,13 +169,13 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
     ),
     **{
         f"{where}, without an answer of its own": (
-            case(rank(0), rank(1, where, stacks_from=E.StackSource.PY_SPY)),
+            beside(where, stacks_from=E.StackSource.PY_SPY),
             (1, "user_code", MEDIUM),
         )
         for where in ("sleep", "busy")
     },
     "computes, without a helper thread": (
-        case(rank(0), rank(1, "busy", stacks_from=E.StackSource.SIGNAL, no_collectives=E.Missing.NO_HELPER)),
+        beside("busy", stacks_from=E.StackSource.SIGNAL, no_collectives=E.Missing.NO_HELPER),
         (1, "user_code"),
     ),
     "threads, and no main thread": (
@@ -180,7 +183,7 @@ HANGS: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         (1, "shutdown"),
     ),
     "a pipe shared with a child": (
-        case(rank(0), rank(1, "pipe", process=process("pipe", system_call=SHARED_PIPE))),
+        beside("pipe", process=process("pipe", system_call=SHARED_PIPE)),
         (1, "child"),
     ),
     "a sleep in a checkpoint": (in_section("sleep", "checkpointing"), (1, "user_code")),
