@@ -326,7 +326,7 @@ def test_ranks_of_nobody_s_launcher(spawn: Spawner) -> None:
 # What is said.
 
 
-def test_a_job_that_is_well(
+def test_a_job_that_is_well_and_then_has_a_stopped_rank(
     stand_in: Callable[..., Spawned], looked: Callable[..., str], tmp_path: Path
 ) -> None:
     process = stand_in()
@@ -338,19 +338,17 @@ def test_a_job_that_is_well(
         told = looked(process.pid, "--seconds", "1").splitlines()
         return told if told[4:] == [f"  verdict: {verdict} (confidence high)"] else []
 
-    told = wait_until(make_progress)
-    assert told[0].startswith(f"Diagnosed: ft_launcher, process {process.pid}")
-    assert told[1] == f"DIAGNOSIS: no hang found on {NODE}"
+    shown = wait_until(make_progress)
+    assert shown[0].startswith(f"Diagnosed: ft_launcher, process {process.pid}")
+    assert shown[1] == f"DIAGNOSIS: no hang found on {NODE}"
     for number, rank in enumerate(children(process.pid)):
-        line = told[2 + number]
+        line = shown[2 + number]
         assert re.match(rf"  rank {number} \(pid {rank}\): step \d+ \d\.\d\d s ago; it ", line), line
     assert sorted(path.name for path in (tmp_path / "run").rglob("*")) == before
     assert all(alive(rank) for rank in children(process.pid))
     assert len(children(process.pid)) == 2
 
-
-def test_a_stopped_rank(stand_in: Callable[..., Spawned], looked: Callable[..., str]) -> None:
-    rank = children(stand_in().pid)[1]
+    # And then one is stopped.
     os.kill(rank, signal.SIGSTOP)
     wait_until(lambda: state(rank) == "T")
     told = looked(rank, "--seconds", "1")
