@@ -97,6 +97,7 @@ def read_in_part() -> Case:
     return case(*(rank(number, collectives=(of_all, of_gloo)) for number in range(2)), part)
 
 
+MISMATCH = "mismatched_collective"
 GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.0, sizes="")
 REDUCES = entry(50, "gloo:reduce", sizes="[[2]]")
 BROADCASTS = entry(4, "gloo:broadcast", ago=31.5)
@@ -114,26 +115,26 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
                 2, collectives=(replace(REDUCES, ago=31.5, state="completed"), replace(REDUCES, sequence=51))
             ),
         ),
-        (0, "mismatched_collective", MEDIUM),
+        (0, MISMATCH, MEDIUM),
     ),
     "two ranks, one of which has left the place where the other waits": (
         case(
             rank(0, collectives=(*TWO_KINDS, entry(4, sizes="[[8]]"))),
             rank(1, "barrier", collectives=(*TWO_KINDS, BROADCASTS, entry(5, "gloo:barrier"))),
         ),
-        (None, "mismatched_collective", LOW),
+        (None, MISMATCH, LOW),
     ),
     "one of two leaves its pattern": (
         case(rank(0, collectives=rounds(3, GOOD)), rank(1, "barrier", collectives=rounds(3, BAD))),
-        (1, "mismatched_collective", MEDIUM),
+        (1, MISMATCH, MEDIUM),
     ),
     "two without a pattern": (
         each_in(entry(9, sizes="[[1]]"), entry(9, sizes="[[2]]")),
-        (None, "mismatched_collective", LOW),
+        (None, MISMATCH, LOW),
     ),
     "half of them make a group": (
         case(*(rank(number, "new_group" if number < 2 else "all_reduce") for number in range(4))),
-        (None, "mismatched_collective", LOW, "Ranks 0-1 wait in new_group, and ranks 2-3 wait in all_reduce"),
+        (None, MISMATCH, LOW, "Ranks 0-1 wait in new_group, and ranks 2-3 wait in all_reduce"),
     ),
     "all have started the same one, and one is at another line": (
         case(
@@ -143,10 +144,7 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
         (None, "unknown", LOW),
     ),
     "an answer without members": (without_members(None), (None, "unknown", LOW)),
-    "the odd size beside an answer without members": (
-        without_members(2),
-        (2, "mismatched_collective", MEDIUM),
-    ),
+    "the odd size beside an answer without members": (without_members(2), (2, MISMATCH, MEDIUM)),
     "a recorder that was read in part": (read_in_part(), (None, "unknown", LOW)),
     "sizes of a gather may differ": (
         each_in(*(entry(9, "gloo:gather", sizes=f"[[{number}]]") for number in range(3))),
@@ -157,14 +155,14 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "one is steps ahead": (case(rank(0), rank(1, board=board(12)), rank(2)), (1, "missing_collective")),
     "another place, without a recorder": (
         case(rank(0), rank(1), rank(2, "barrier"), rank(3)),
-        (2, "mismatched_collective", MEDIUM),
+        (2, MISMATCH, MEDIUM),
     ),
-    "two at two places": (case(rank(0), rank(1, "barrier")), (None, "mismatched_collective", LOW)),
+    "two at two places": (case(rank(0), rank(1, "barrier")), (None, MISMATCH, LOW)),
     "all make groups": (
         case(rank(0, "new_group"), rank(1, "new_group")),
-        (None, "mismatched_collective", LOW, "in new_group: one may make other groups, or in another order"),
+        (None, MISMATCH, LOW, "in new_group: one may make other groups, or in another order"),
     ),
-    "a circle": (circle(), (2, "mismatched_collective")),
+    "a circle": (circle(), (2, MISMATCH)),
     "a rank waits for its GPU": (
         case(rank(0, collectives=(OF_THE_STEP, entry(5))), in_synchronize(1, OF_THE_STEP)),
         (1, "missing_collective", "", "waits for its GPU in"),
