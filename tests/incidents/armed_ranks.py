@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from holdfast.fault_tolerance.launcher.ranks.rank_environment import PROLOGUE
 from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.capture import stack_request
 from holdfast.incidents.capture.stack_request import StackReply, request
-from holdfast.incidents.evidence import StackSource
 from tests.processes import Spawned, Spawner, wait_until
 
 START = f"""
@@ -32,23 +32,19 @@ def begin_thread():
     introspection.connect(os.environ)
 """
 
-HOLDS_GIL = """
-import ctypes
-libc = ctypes.PyDLL(None)  # calls do not give the lock back
-sys.setswitchinterval(1000)  # nor is it taken away between two of them
-def hold():
-    libc.write(1, b"ready\\n", 6)
-    while True:
-        libc.sleep(60)  # a signal ends it early
-hold()
-"""
-
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A helper thread is waited for however long it waits for a core: the signal would come after 60 ms."""
     for name in ("FIRST_WORD", "LAST_WORD", "WITHOUT_SIGNAL", "RECORDER"):
         monkeypatch.setattr(stack_request, name, 30.0)
+
+
+def fill(path: Path) -> None:
+    """This file takes all that is left of its disk."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(512)):
+            pass
 
 
 class Rank:
@@ -68,12 +64,6 @@ class Rank:
         self.process.wait_for(r"ready")
         return self
 
-    def stuck(self) -> Rank:
-        """After its helper thread, which may have begun to wait for the lock early, waits for questions instead."""
-        self.ready()
-        wait_until(lambda: self.ask().stacks_from is StackSource.SIGNAL)
-        return self
-
     def armed(self) -> dict[str, Any] | None:
         """What it says that it has armed."""
         path = Path(f"{self.prefix}.armed")
@@ -85,7 +75,7 @@ class Rank:
         return self
 
     def ask(self, seconds: float = 60.0) -> StackReply:
-        """StackReply now; checks that it does not wait much longer than it may."""
+        """Its answer now; checks that it does not wait much longer than it may."""
         started = proc.start_time(self.process.pid) or 0
         begun = time.monotonic()
         found = request(self.prefix, self.process.pid, started, begun + seconds)
@@ -93,7 +83,7 @@ class Rank:
         return found
 
     def within(self, *functions: str) -> StackReply:
-        """StackReply once its main thread is in these, the innermost first: it may be on its way there."""
+        """Its answer once its main thread is in these, the innermost first: it may be on its way there."""
 
         def found() -> StackReply | None:
             reply = self.ask()

@@ -65,17 +65,14 @@ def large(ranks: int = 16_384, culprit: int = 9001) -> tuple[Case, Judgement]:
     """The same in a large job, with 8 ranks on each node."""
     one, stuck = waiting(0), reading(culprit)
     first, nodes = evidence("dead_storage").nodes[0], list[NodeEvidence]()
-    for number in range(0, ranks, 8):
-        name = f"gpu-{number // 8:04d}"
-        found = tuple(
-            replace(stuck if rank == culprit else one, rank=rank, local_rank=rank % 8, node=name)
-            for rank in range(number, min(number + 8, ranks))
-        )
-        node = replace(
-            first, node=name, node_rank=number // 8, nodes=ranks // 8, world_size=ranks, ranks=found
-        )
-        is_there = number <= culprit < number + 8
-        nodes.append(node if is_there else replace(node, trigger=ELSEWHERE, accused=None))
+    for at in range(ranks // 8):
+        found = [
+            replace(stuck if rank == culprit else one, rank=rank, local_rank=rank % 8, node=f"gpu-{at:04d}")
+            for rank in range(8 * at, 8 * at + 8)
+        ]
+        more = {"node_rank": at, "nodes": ranks // 8, "world_size": ranks, "ranks": tuple(found)}
+        node = replace(first, node=f"gpu-{at:04d}", **more)  # type: ignore[arg-type]
+        nodes.append(node if culprit // 8 == at else replace(node, trigger=ELSEWHERE, accused=None))
     case = Case(tuple(nodes))
     return case, judge(case)
 
@@ -131,15 +128,9 @@ def diagnosed(name: str, asked: str, most: int) -> list[str]:
 
 EXAMPLES: dict[str, Callable[[], list[str]]] = {
     "report": report,
-    "heads": lambda: [
-        *head("dead_storage"),
-        "",
-        *head("exception"),
-        "",
-        *head("segfault"),
-        "",
-        *head("mismatch"),
-    ],
+    "heads": lambda: "\n\n".join(
+        "\n".join(head(name)) for name in ("dead_storage", "exception", "segfault", "mismatch")
+    ).split("\n"),
     "rejudged": rejudged,
     "diagnosed": lambda: diagnosed("diagnosed", "runs/a", 9),
     "healthy": lambda: diagnosed("healthy", "28862", 9),

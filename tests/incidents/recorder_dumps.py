@@ -21,7 +21,7 @@ from holdfast.incidents.verdict import Judgement
 from tests.clients import prologue
 from tests.incidents.cases import board, frames, node, process
 
-VERSION = "2.10"
+VERSION, WORLD = "2.10", "0:default_pg"
 Entry = dict[str, Any]
 SPINS = (Thread("MainThread", frames("step (train.py:40)\n<module> (train.py:80)"), main=True),)
 """Under `loss.item()` the stack ends in the program's own line, and the processor is busy."""
@@ -61,12 +61,7 @@ class Recorder:
         self._p2p: dict[str, int] = {}
 
     def call(
-        self,
-        operation: str,
-        state: str = "completed",
-        group: str = "0:default_pg",
-        sizes: object = None,
-        **more: Any,
+        self, operation: str, state: str = "completed", group: str = WORLD, sizes: object = None, **more: Any
     ) -> Recorder:
         """A collective; `batch`: it has the number of the one before it."""
         if not more.pop("batch", False):
@@ -75,14 +70,7 @@ class Recorder:
         return self._add(operation, state, group, sizes, out, False, **more)
 
     def p2p(
-        self,
-        operation: str,
-        peer: int,
-        state: str,
-        group: str = "0:default_pg",
-        *,
-        batch: bool = False,
-        **more: Any,
+        self, operation: str, peer: int, state: str, group: str = WORLD, *, batch: bool = False, **more: Any
     ) -> Recorder:
         """A send or a receive; peers are numbers within the group."""
         me = list(self.groups.ranks[group]).index(self.rank)
@@ -91,9 +79,9 @@ class Recorder:
         arrow = "->" if operation == "send" else "<-"
         return self._add(f"{operation} {me}{arrow}{peer}", state, group, None, None, True, **more)
 
-    def coalesced(self, state: str, group: str = "0:default_pg", *, p2p: bool = True) -> Recorder:
+    def coalesced(self, state: str) -> Recorder:
         """The end of a batch."""
-        return self._add("coalesced", state, group, None, None, p2p)
+        return self._add("coalesced", state, WORLD, None, None, True)
 
     def _add(
         self, operation: str, state: str, group: str, sizes: object, out: object, p2p: bool, **more: Any
@@ -113,14 +101,9 @@ class Recorder:
         return self
 
     def dump(self) -> dict[str, Any]:
-        """As torch's file of this rank has it."""
-        pg_config = self.groups.of(self.rank)
-        return {
-            "rank": self.rank,
-            "version": VERSION,
-            "pg_config": pg_config,
-            "entries": deepcopy(self.entries),
-        }
+        """As torch's file of this rank has it; the entries are its own."""
+        groups = self.groups.of(self.rank)
+        return {"rank": self.rank, "version": VERSION, "pg_config": groups, "entries": self.entries}
 
 
 @dataclass(frozen=True)
@@ -136,20 +119,16 @@ def analysed(recorders: Sequence[Recorder], *, incomplete: bool = False) -> Answ
     from torch.distributed.flight_recorder.components import builder, utils
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            utils, "tabulate", lambda rows, **_: rows, raising=False
-        )  # it prints tables, if installed
-        given = Namespace(
-            verbose=False, just_print_entries=False, allow_incomplete_ranks=incomplete, mismatch_cap=10
-        )
-        details = {f"rank{each.rank}": each.dump() for each in recorders}
-        found = builder.build_db(details, given, VERSION)
+        # It prints tables, if installed.
+        patch.setattr(utils, "tabulate", lambda rows, **_: rows, raising=False)
+        given = {"verbose": False, "just_print_entries": False, "mismatch_cap": 10}
+        details = {f"rank{each.rank}": deepcopy(each.dump()) for each in recorders}
+        found = builder.build_db(details, Namespace(**given, allow_incomplete_ranks=incomplete), VERSION)
     for each in found.collectives:
         if each.mismatch_collectives:
             errors = each.mismatch_collectives.items()
-            return Answer(
-                errors=frozenset((rank, wrong.type_of_mismatch.state.name) for rank, wrong in errors)
-            )
+            names = frozenset((rank, wrong.type_of_mismatch.state.name) for rank, wrong in errors)
+            return Answer(errors=names)
         if each.missing_ranks:
             return Answer(missing=frozenset(each.missing_ranks))
     return Answer()
@@ -157,12 +136,9 @@ def analysed(recorders: Sequence[Recorder], *, incomplete: bool = False) -> Answ
 
 def collectives(recorder: Recorder) -> tuple[Collective, ...]:
     """As the helper thread of a rank answers, and as its node reads the answer."""
-    module = rank_answer()
-    members = {
-        _name(key): list(ranks) for key, ranks in recorder.groups.ranks.items() if recorder.rank in ranks
-    }
-    dump = json.loads(json.dumps(recorder.dump()))
-    groups, _ = module._groups(dump, members)
+    all_groups = recorder.groups.ranks.items()
+    members = {_name(key): list(ranks) for key, ranks in all_groups if recorder.rank in ranks}
+    groups, _ = rank_answer()._groups(json.loads(json.dumps(recorder.dump())), members)
     text = json.dumps({"pid": 1, "questions": ["q"], "complete": True, "threads": [], "groups": groups})
     answer = read_answer(text.encode(), "q", 1)
     assert answer is not None

@@ -59,21 +59,18 @@ class Layout:
 
     def groups(self) -> dict[str, tuple[int, ...]]:
         """By `name:description`, as torch names them; a group of one rank calls nothing."""
-        found = {WORLD: tuple(range(self.world))}
+        found, everyone = {WORLD: tuple(range(self.world))}, range(self.world)
         per_stage = self.tensor * self.data
-        lines: dict[str, list[tuple[int, ...]]] = {"tp": [], "dp": [], "pp": []}
-        for first in range(0, self.world, self.tensor):
-            lines["tp"].append(tuple(range(first, first + self.tensor)))
-        for stage in range(self.stages):
-            for first in range(self.tensor):
-                start = stage * per_stage + first
-                lines["dp"].append(tuple(range(start, start + per_stage, self.tensor)))
-        for first in range(per_stage):
-            lines["pp"].append(tuple(range(first, self.world, per_stage)))
+        stages = [everyone[first : first + per_stage] for first in everyone[::per_stage]]
+        lines = {
+            "tp": [everyone[first : first + self.tensor] for first in everyone[:: self.tensor]],
+            "dp": [stage[first :: self.tensor] for stage in stages for first in range(self.tensor)],
+            "pp": [everyone[first::per_stage] for first in range(per_stage)],
+        }
         for what, members in lines.items():
             for each in members:
                 if 1 < len(each) < self.world or (what == "pp" and len(each) > 1):
-                    found[f"{len(found)}:{what if self.described else 'undefined'}"] = each
+                    found[f"{len(found)}:{what if self.described else 'undefined'}"] = tuple(each)
         return found
 
 
@@ -122,19 +119,21 @@ def some_style(rng: random.Random) -> Style:
 
 def program(rank: int, layout: Layout, style: Style, steps: int, rng: random.Random) -> list[Op]:
     """What this rank does. `rng` decides durations only: all ranks call the same."""
-    groups = [(key, members) for key, members in layout.groups().items() if rank in members]
-    by_size = {key: members for key, members in groups if key != WORLD}
+    groups = layout.groups().items()
+    use = _named(layout, {key: members for key, members in groups if rank in members and key != WORLD})
     per_stage = layout.tensor * layout.data
     ops: list[Op] = []
     for step in range(steps):
-        for op in _step(rank, step, layout, style, _named(rank, layout, by_size), per_stage):
+        for op in _step(rank, step, layout, style, use, per_stage):
+            if op.kind in (SECTION, END) and not style.sections:
+                continue
             ticks = rng.randint(1, 3) if op.kind in (COMPUTE, LOAD, SAVE) else 0
             ops.append(replace(op, ticks=ticks, step=step))
     return ops
 
 
-def _named(rank: int, layout: Layout, groups: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    """The groups of this rank by their use."""
+def _named(layout: Layout, groups: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    """The groups of a rank by their use."""
     found = {}
     for key, members in groups.items():
         distance = members[1] - members[0]
@@ -152,13 +151,10 @@ def _step(
 ) -> Iterator[Op]:
     stage, last = layout.stage(rank), layout.stages - 1
     before, after = rank - per_stage, rank + per_stage
-    in_section = style.sections
-    if in_section:
-        yield Op(SECTION, name="data_loading")
+    yield Op(SECTION, name="data_loading")
     yield Op(LOAD, 20)
-    if in_section:
-        yield Op(END, name="data_loading")
-        yield Op(SECTION, name="step")
+    yield Op(END, name="data_loading")
+    yield Op(SECTION, name="step")
     for _ in range(style.micro_batches if last else 1):
         if stage:
             yield Op(CALL, 31, "recv", use["pp"], 64, before, style.p2p_style)
@@ -180,16 +176,13 @@ def _step(
     yield Op(COMPUTE, 70)
     if step % style.loss_every == 0:
         yield Op(SYNC, 72, style=style.sync_style)
-    if in_section:
-        yield Op(END, name="step")
+    yield Op(END, name="step")
     yield Op(STEP)
     if step % style.save_every == style.save_every - 1:
-        if in_section:
-            yield Op(SECTION, name="checkpointing")
+        yield Op(SECTION, name="checkpointing")
         yield Op(SYNC, 80, style="native")
         yield Op(SAVE, 81)
-        if in_section:
-            yield Op(END, name="checkpointing")
+        yield Op(END, name="checkpointing")
         yield Op(CALL, 83, "barrier", WORLD, 1, style="call")
         yield Op(SYNC, 83, "barrier", style="barrier")
 
@@ -321,9 +314,8 @@ class Job:
             rank.sections.pop()
         else:
             rank.step = op.step
-        rank.signs.append(
-            (self.now, {END: "section_end", SECTION: "section_begin"}.get(op.kind, "step"), op.name, op.step)
-        )
+        kind = {END: "section_end", SECTION: "section_begin"}.get(op.kind, "step")
+        rank.signs.append((self.now, kind, op.name, op.step))
 
     def _enqueued(self, rank: Rank, op: Op) -> bool:
         if len(rank.queue) - rank.head >= self.ahead:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,17 @@ LATE = 60.0
 """Seconds that a busy machine may take for what takes no time; a look that waits for a stuck process takes 600."""
 
 
-def one(rank: LocalRank, seconds: float = LATE, *, ask: bool = False, pause: float = 0.05) -> RankEvidence:
-    (found,) = gather([rank], time.monotonic() + seconds, ask=ask, pause=pause)
-    return found
+def look(*ranks: LocalRank, seconds: float = 2 * LATE, ask: bool = True, **more: Any) -> list[RankEvidence]:
+    """Evidence of these; it is not waited for."""
+    began = time.monotonic()
+    found = gather(ranks, began + seconds, ask=ask, **more)
+    assert time.monotonic() - began < LATE
+    return list(found)
+
+
+def one(rank: LocalRank, **more: Any) -> RankEvidence:
+    """Without a question to it."""
+    return look(rank, **{"ask": False, **more})[0]
 
 
 def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank, shm: Path) -> None:
@@ -85,7 +94,7 @@ def test_a_rank_that_moves_and_one_that_does_not(spawn: Spawner, local: MakeRank
     mover.wait_for("on")
     reader = BoardReader(str(path))
     second = LocalRank(1, 1, mover.pid, proc.start_time(mover.pid) or 1, "node-a", reader, "")
-    found = gather([first, second], time.monotonic() + LATE, ask=False, pause=1.0)
+    found = look(first, second, ask=False, pause=1.0)
     reader.close()
     assert [each.rank for each in found] == [0, 1]
     assert found[0].board and not found[0].board.moved and found[0].board.age > 0
@@ -99,9 +108,7 @@ def test_a_rank_that_has_ended(spawn: Spawner, local: MakeRank) -> None:
     rank = sleeper(spawn)
     who = local(rank)
     rank.kill()
-    began = time.monotonic()
-    found = one(who, 2 * LATE, ask=True)
-    assert time.monotonic() - began < LATE
+    found = one(who, ask=True)
     assert found.process and found.process.state == "gone" and found.board and found.board.age > 0
     assert found.no_stacks is Missing.ENDED
 
@@ -164,9 +171,7 @@ def test_states_in_which_a_rank_answers_nobody(spawn: Spawner, local: MakeRank, 
     for pid, state in states.items():
         wait_until(lambda pid=pid, state=state: (found := proc.stat(pid)) and found.state == state)
     ranks = [local(each, number) for number, each in enumerate((stopped, stuck, closed))]
-    began = time.monotonic()
-    found = gather(ranks, began + 3.0, ask=True)
-    assert time.monotonic() - began < LATE
+    found = look(*ranks, seconds=3.0)
     assert [each.process.state for each in found if each.process] == ["T", "D", "S"]
     assert found[1].process and len(found[1].process.children) == 1
 
@@ -175,9 +180,7 @@ def test_a_frozen_rank(spawn: Spawner, local: MakeRank, freezer: Freezer) -> Non
     rank = sleeper(spawn)
     freezer.seize(rank.pid)
     freezer.freeze()
-    who, began = local(rank), time.monotonic()
-    found = one(who, 3.0, ask=True)
-    assert time.monotonic() - began < LATE
+    found = one(local(rank), seconds=3.0, ask=True)
     assert found.process and found.process.state in "DS" and found.process.cpu == 0
     freezer.thaw()
 
@@ -190,16 +193,12 @@ def test_a_rank_that_becomes_another_program_again_and_again(
     script.chmod(0o700)
     who = local(spawn([script]))
     for _ in range(20):
-        began = time.monotonic()
         found = one(who, pause=0.01)
-        assert time.monotonic() - began < LATE and found.process and found.process.state != "gone"
+        assert found.process and found.process.state != "gone"
 
 
 def test_no_time_at_all(spawn: Spawner, local: MakeRank) -> None:
-    rank = sleeper(spawn)
-    began = time.monotonic()
-    (found,) = gather([local(rank)], began - 1, ask=True)
-    assert time.monotonic() - began < LATE
+    found = one(local(sleeper(spawn)), seconds=-1, ask=True)
     assert found.process and found.process.state in ("R", "S")
 
 
@@ -222,13 +221,11 @@ def test_where_no_thread_can_be_started(spawn: Spawner) -> None:
     looks = spawn.python(WITHOUT_THREADS, str(rank.pid))
     assert looks.wait() == 0, looks.output()
     first, notes = looks.out().splitlines()
-    assert first == "S True True"
-    assert "no thread can be started here" in notes
+    assert first == "S True True" and "no thread can be started here" in notes
 
 
 def test_a_closed_board_and_none(spawn: Spawner, local: MakeRank) -> None:
-    rank = sleeper(spawn)
-    who = local(rank)
+    who = local(sleeper(spawn))
     assert who.board
     who.board.close()
     assert one(who).board is None
@@ -253,14 +250,12 @@ def test_a_py_spy_that_hangs_is_ended_in_time(
     fake.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
     fake.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    ranks = [spawn.python(SLEEPS) for _ in range(4)]
-    began = time.monotonic()
-    locals_ = [local(rank, number) for number, rank in enumerate(ranks)]
-    found = gather(locals_, began + 4.0, ask=True)
-    assert time.monotonic() - began < LATE
+    ranks = [local(spawn.python(SLEEPS), number) for number in range(4)]
+    found = look(*ranks, seconds=4.0)
     assert all(each.no_stacks and each.process for each in found)
-    assert len((tmp_path / "pids").read_text().split()) <= 2
-    wait_until(lambda: not any(proc.stat(int(pid)) for pid in (tmp_path / "pids").read_text().split()))
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) <= 2
+    wait_until(lambda: not any(proc.stat(int(pid)) for pid in pids))
 
 
 def test_a_program_that_is_not_there_or_fails() -> None:
@@ -278,9 +273,7 @@ def test_a_look_that_is_stuck_is_not_waited_for_and_not_repeated(spawn: Spawner,
     stuck = capture._thread(RankProbe(who), lambda: bool(released.wait()) and None, rank.pid)
     assert stuck
     try:
-        began = time.monotonic()
-        found = one(who, 2 * LATE)
-        assert time.monotonic() - began < LATE
+        found = one(who)
         assert found.process and found.process.state in ("R", "S")
         assert "still blocked" in " ".join(found.notes)
     finally:
@@ -320,7 +313,7 @@ def test_crowded_ranks_have_their_state_in_20_ms(spawn: Spawner, local: MakeRank
     for each in processes:
         each.wait_for("on")
     ranks = [local(each, number) for number, each in enumerate(processes)]
-    found = gather(ranks, time.monotonic() + 0.02, ask=False, pause=0, first=2)
+    found = look(*ranks, seconds=0.02, ask=False, pause=0, first=2)
     assert [each.rank for each in found] == list(range(4))
     assert all(each.board and each.process and each.process.state == "S" for each in found)
     threads = [len(each.process.threads) for each in found if each.process]
@@ -330,27 +323,25 @@ def test_crowded_ranks_have_their_state_in_20_ms(spawn: Spawner, local: MakeRank
     assert all(each.command == "sleep 600" for each in whole.children)
 
 
-@pytest.fixture
-def captured() -> NodeEvidence:
-    rank = RankEvidence(0, 0, 7, "node-a", last_lines=("login with hunter22hunter22",))
-    return NodeEvidence("node-a", CRASH, ranks=(rank,))
+RANK = RankEvidence(0, 0, 7, "node-a", last_lines=("login with hunter22hunter22",))
+CAPTURED = NodeEvidence("node-a", CRASH, ranks=(RANK,))
 
 
-def test_a_spill_is_private_and_read_once(captured: NodeEvidence, tmp_path: Path) -> None:
-    path = capture.spill(captured, str(tmp_path))
+def test_a_spill_is_private_and_read_once(tmp_path: Path) -> None:
+    path = capture.spill(CAPTURED, str(tmp_path))
     assert Path(path).parent == tmp_path and Path(path).stat().st_mode & 0o777 == 0o600
-    assert capture.load_spill(path) == captured
+    assert capture.load_spill(path) == CAPTURED
     assert not list(tmp_path.iterdir())
 
 
 def test_a_spill_outside_the_private_folder_has_no_secret(
-    captured: NodeEvidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays there if the launcher dies."""
     monkeypatch.setenv("MY_TOKEN", "hunter22hunter22")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    path = Path(capture.spill(captured, "/nonexistent"))
+    path = Path(capture.spill(CAPTURED, "/nonexistent"))
     assert path.parent == tmp_path and "hunter22" not in path.read_text()
     assert capture.load_spill(str(path)).ranks[0].rank == 0
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
-    assert capture.spill(captured, "/nonexistent") == ""
+    assert capture.spill(CAPTURED, "/nonexistent") == ""

@@ -27,25 +27,16 @@ def board(**changes: Any) -> Snapshot:
 
 
 def test_a_board_as_facts() -> None:
-    events = [
-        BoardEvent("start", 130 * SECOND, "old", 0),
-        BoardEvent("step", 195 * SECOND, "", 12),
-        BoardEvent("start", 198 * SECOND, "step", 0),
-    ]
-    now = board(
-        heartbeat_count=4,
-        step=12,
-        open_sections=(OpenSection("step", 198 * SECOND),),
-        last_activity_ns=198 * SECOND,
-        checkpoints=3,
-    )
+    last = 198 * SECOND
+    events = [BoardEvent("start", 130 * SECOND, "old", 0), BoardEvent("step", 195 * SECOND, "", 12)]
+    events.append(BoardEvent("start", last, "step", 0))
+    sections = (OpenSection("step", last),)
+    now = board(heartbeat_count=4, step=12, open_sections=sections, last_activity_ns=last, checkpoints=3)
     found = board_facts(now, events, 200 * SECOND, board(heartbeat_count=4, step=11))
     assert (found.age, found.silent, found.step, found.checkpoints) == (100.0, 2.0, 12, 3)
     assert [(each.name, each.seconds) for each in found.sections] == [("step", 2.0)]
-    assert [(each.kind, each.ago, each.value) for each in found.events] == [
-        ("step", 5.0, 12),
-        ("start", 2.0, 0),
-    ]
+    signs = [(each.kind, each.ago, each.value) for each in found.events]
+    assert signs == [("step", 5.0, 12), ("start", 2.0, 0)]
     assert found.moved and found.rhythm == 3.0
     assert not board_facts(now, events, 200 * SECOND, now).moved
     assert not board_facts(now, events, 200 * SECOND).moved
@@ -104,8 +95,7 @@ def test_files_on_network_filesystems() -> None:
         "garbage\n"
     )
     paths = [
-        "/data sets/part-1",
-        "/data sets/part-1",
+        *["/data sets/part-1"] * 2,
         "/data sets/local/x",
         "/data setsx",
         "/s3",
@@ -118,6 +108,9 @@ def test_files_on_network_filesystems() -> None:
     assert len(on_network([f"/s3/{number}" for number in range(40)], mounts)) == 16
 
 
+SYSTEMD = "/usr/lib/systemd/systemd-coredump"
+
+
 @pytest.mark.parametrize(
     ("pattern", "limit", "number", "where"),
     [
@@ -126,12 +119,7 @@ def test_files_on_network_filesystems() -> None:
         ("core", 0, signal.SIGSEGV, ""),
         ("core", -1, signal.SIGKILL, ""),
         ("/cores/%e-%p-%t-%s%%%", -1, signal.SIGABRT, "/cores/python-71-*-6%"),
-        (
-            "|/usr/lib/systemd/systemd-coredump %P %u",
-            0,
-            signal.SIGSEGV,
-            "piped to /usr/lib/systemd/systemd-coredump: coredumpctl info 71",
-        ),
+        (f"|{SYSTEMD} %P %u", 0, signal.SIGSEGV, f"piped to {SYSTEMD}: coredumpctl info 71"),
         ("|/usr/share/apport/apport %p", -1, signal.SIGBUS, "piped to /usr/share/apport/apport"),
         ("|", -1, signal.SIGBUS, "piped to a program"),
     ],
@@ -196,14 +184,10 @@ def test_stacks_of_py_spy() -> None:
 
 
 def test_why_py_spy_told_nothing() -> None:
-    refused = "Permission Denied: Try running again with elevated permissions"
-    assert (
-        py_spy.why(refused, "1") == "py-spy may not read the process's memory (kernel.yama.ptrace_scope is 1)"
-    )
-    assert py_spy.why(refused, "0") == "py-spy may not read the process's memory"
-    assert "finds no Python" in py_spy.why(
-        "Error: Failed to find python version from target process\n\nStack"
-    )
+    refused, why = "Permission Denied: Try running again with elevated permissions", py_spy.why
+    assert why(refused, "0") == "py-spy may not read the process's memory"
+    assert why(refused, "1") == f"{why(refused, '0')} (kernel.yama.ptrace_scope is 1)"
+    assert "finds no Python" in why("Error: Failed to find python version from target process\n\nStack")
     assert py_spy.why("Error: something else\nmore") == "py-spy: something else"
 
 

@@ -7,15 +7,14 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.board import Board, BoardReader, BoardWriter, Identity, Limits
-from holdfast.fault_tolerance.processes import proc
+from holdfast.fault_tolerance.board import Board, BoardReader, Limits
 from holdfast.incidents.early import (
     CONFIRM,
     PERIOD,
@@ -26,7 +25,8 @@ from holdfast.incidents.early import (
     sample,
     thread_counts,
 )
-from tests.monitor.node import state
+from tests.monitor import node as monitored
+from tests.monitor.node import identity, state
 from tests.processes import Spawner, wait_until
 
 # What one rank does for a while: its main thread's state, whether its threads run, whether a debugger holds it.
@@ -46,6 +46,7 @@ class Rank:
     ran: int = 0
     reports: bool = True
     finished: bool = False
+    start_time: int = 77
 
     def sample(self, now: float, threads: bool) -> Sample:
         letter, runs = self.does
@@ -60,7 +61,7 @@ class Rank:
             del counts[pid + 500]
         return Sample(
             rank=self.number,
-            who=(pid, 77),
+            who=(pid, self.start_time),
             state=state,
             activity=int(self.activity * 1e9),
             silent=now - self.activity,
@@ -73,7 +74,7 @@ class Rank:
 
 @dataclass
 class Simulation:
-    """Ranks of one node, a clock, and the one who looks when it has said that it will."""
+    """Ranks of one node, a clock, and early detection, which samples when it has said that it will."""
 
     count: int = 4
     now: float = 100.0
@@ -86,7 +87,7 @@ class Simulation:
         self.ranks = [Rank(number, activity=self.now) for number in range(self.count)]
         self.detection = EarlyDetection()
 
-    def lasts(self, seconds: float, *, late: float = 0.0) -> None:
+    def lasts(self, seconds: float, late: float = 0.0) -> None:
         """Every rank continues what it does for so long."""
         end = self.now + seconds
         for rank in self.ranks:
@@ -131,7 +132,7 @@ def test_a_stopped_rank_is_found_within_two_or_three_seconds(ranks: int, offset:
     job.lasts(4.0, late=late)
     at, sign = job.signs[0]
     assert CONFIRM <= at - began <= CONFIRM + PERIOD + 6 * late + 0.01
-    assert sign.local_rank == 0 and "stopped (state T)" in sign.text
+    assert sign.local_rank == 0
     assert began <= sign.since <= began + PERIOD + 2 * late + 0.01
     assert "Rank 0 (pid 1000) has been stopped (state T) for 2." in sign.text
     waits = "rank 1 waits" if ranks == 2 else f"ranks 1-{ranks - 1} wait"
@@ -154,10 +155,8 @@ def test_a_main_thread_that_is_gone_while_others_live() -> None:
     job.do(WAITS, WAITS, HAS_NO_MAIN_THREAD, WAITS)
     job.lasts(4.0)
     assert {sign.local_rank for _, sign in job.signs} == {2}
-    assert (
-        "has had no main thread (state Z) for 2.0 s, while others of its threads are alive"
-        in job.signs[0][1].text
-    )
+    text = "has had no main thread (state Z) for 2.0 s, while others of its threads are alive"
+    assert text in job.signs[0][1].text
 
 
 def stops(job: Simulation, finished: int = -1, silent: tuple[int, ...] = ()) -> None:
@@ -220,7 +219,6 @@ def test_stopped_and_continued_in_turns_is_not_stopped() -> None:
     for _ in range(200):
         job.do(IS_STOPPED, WAITS)
         job.lasts(1.0)
-        job.ranks[0].ran += 1
     assert job.signs == []
 
 
@@ -228,7 +226,7 @@ def test_threads_that_cannot_be_read_confirm_nothing() -> None:
     detection, now = EarlyDetection(), 10.0
     ranks = [Rank(0, IS_STOPPED), Rank(1, WAITS)]
     for _ in range(100):
-        blind = {rank.number: replace(rank.sample(now, False), threads=None) for rank in ranks}
+        blind = {rank.number: rank.sample(now, threads=False) for rank in ranks}
         assert detection.observe(now, blind) is None
         now = max(now, detection.next_sample)
     assert now > 40  # and the looks end
@@ -253,23 +251,13 @@ def test_another_process_with_the_same_number_begins_anew() -> None:
     job = trained(2)
     job.do(IS_STOPPED, WAITS)
     job.lasts(1.5)
-    taken = job.ranks[0].sample
-
-    def another(now: float, threads: bool) -> Sample:
-        return replace(taken(now, threads), who=(1000, 78))
-
-    job.ranks[0].sample = another  # type: ignore[method-assign]
+    job.ranks[0].start_time += 1
     began = job.now
     job.lasts(4.0)
     assert job.signs[0][0] >= began + CONFIRM
 
 
 # 100,000 healthy steps, with all that makes a healthy job look ill.
-
-
-def everybody(job: Simulation, what: tuple[str, bool], seconds: float) -> None:
-    job.do(what)
-    job.lasts(seconds)
 
 
 def one(job: Simulation, dice: random.Random, what: tuple[str, bool], seconds: float) -> None:
@@ -325,7 +313,7 @@ def blind(job: Simulation, dice: random.Random) -> None:
 
 DISTURBANCES: tuple[Callable[[Simulation, random.Random], None], ...] = (
     *(checkpoint, pause, suspended, frozen, blind),
-    lambda job, dice: everybody(job, COMPUTES, dice.uniform(5, 60)),  # validation
+    lambda job, dice: job.step(dice.uniform(5, 60)),  # validation
     lambda job, dice: one(job, dice, COMPUTES, dice.uniform(0.5, 4)),  # garbage is collected
     lambda job, dice: one(job, dice, READS_A_DISK, dice.uniform(1, 20)),
     lambda job, dice: one(job, dice, ASLEEP, dice.uniform(0.5, 25)),  # its loader is slow
@@ -383,93 +371,73 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
+@pytest.fixture
+def pair(spawn: Spawner, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    job = Pair(spawn, tmp_path, getattr(request, "param", TWO_THREADS))
+    yield job
+    job.close()
+
+
 class Pair:
     """Two processes with boards of their own; what they do there the test does."""
 
     def __init__(self, spawn: Spawner, folder: Path, code: str) -> None:
-        self.processes = [spawn.python(code), spawn.python(TWO_THREADS)]
-        self.boards, self.hands = [], []
-        for local_rank, process in enumerate(self.processes):
+        self.ranks, self.detection = [], EarlyDetection()
+        for number, process in enumerate([spawn.python(code), spawn.python(TWO_THREADS)]):
             process.wait_for("ready")
-            board = Board.create(str(folder / f"{local_rank}.board"), Limits())
-            start = proc.start_time(process.pid) or 0
-            who = Identity(process.pid, start, local_rank, local_rank, 0, time.monotonic_ns())
-            board.bind_process(who)
-            self.boards.append(board)
-            self.hands.append(BoardWriter(board.path))
-            self.hands[-1].connect()
-            self.hands[-1].heartbeat(1)
-        self.readers = [BoardReader(board.path) for board in self.boards]
-        self.detection = EarlyDetection()
+            board = Board.create(str(folder / f"{number}.board"), Limits())
+            board.bind_process(identity(process, rank=number, started_ns=time.monotonic_ns()))
+            self.ranks.append(monitored.Rank(process, board))
+            self.ranks[-1].hand.connect()
+            self.ranks[-1].hand.heartbeat(1)
+        self.readers = [BoardReader(rank.board.path) for rank in self.ranks]
+        self.process = self.ranks[0].process
 
     def look(self) -> Sign | None:
         """One look, when it is wanted."""
         time.sleep(max(0.0, self.detection.next_sample - time.monotonic()))
         now = time.monotonic_ns()
         ranks = {}
-        for local_rank, reader in enumerate(self.readers):
-            threads = local_rank in self.detection.wants_threads
-            found = sample(reader.snapshot(), now, threads=threads)
+        for number, reader in enumerate(self.readers):
+            found = sample(reader.snapshot(), now, threads=number in self.detection.wants_threads)
             assert found is not None
-            ranks[local_rank] = found
+            ranks[number] = found
         return self.detection.observe(now / 1e9, ranks)
 
-    def until_a_sign(self) -> Sign:
-        found = wait_until(self.look)
-        assert isinstance(found, Sign)
-        return found
-
     def close(self) -> None:
-        for each in (*self.hands, *self.readers):
-            each.detach() if isinstance(each, BoardWriter) else each.close()  # type: ignore[attr-defined]
-        for board in self.boards:
-            board.close()
+        for reader, rank in zip(self.readers, self.ranks, strict=True):
+            reader.close()
+            rank.close()
 
 
-@pytest.fixture
-def pair(spawn: Spawner, tmp_path: Path) -> Iterator[Callable[[str], Pair]]:
-    made: list[Pair] = []
-
-    def make(code: str = TWO_THREADS) -> Pair:
-        made.append(Pair(spawn, tmp_path, code))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def test_a_real_process_that_is_stopped(pair: Callable[..., Pair]) -> None:
-    job = pair()
-    assert job.look() is None
+def test_a_real_process_that_is_stopped(pair: Pair) -> None:
+    assert pair.look() is None
     began = time.monotonic()
-    job.processes[0].send_signal(signal.SIGSTOP)
-    sign = job.until_a_sign()
+    pair.process.send_signal(signal.SIGSTOP)
+    sign = wait_until(pair.look)
     assert sign.local_rank == 0 and "stopped (state T)" in sign.text
     assert time.monotonic() - began >= CONFIRM
-    assert f"(pid {job.processes[0].pid})" in sign.text
-    job.processes[0].send_signal(signal.SIGCONT)
-    wait_until(lambda: job.look() is None)
+    assert f"(pid {pair.process.pid})" in sign.text
+    pair.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: pair.look() is None)
 
 
-def test_a_real_process_without_its_main_thread(pair: Callable[..., Pair]) -> None:
-    job = pair(NO_MAIN_THREAD)
-    wait_until(lambda: state(job.processes[0]) == "Z")
-    sign = job.until_a_sign()
+@pytest.mark.parametrize("pair", [NO_MAIN_THREAD], indirect=True, ids=["no main thread"])
+def test_a_real_process_without_its_main_thread(pair: Pair) -> None:
+    wait_until(lambda: state(pair.process) == "Z")
+    sign = wait_until(pair.look)
     assert sign.local_rank == 0 and "no main thread" in sign.text
 
 
-def test_a_real_process_that_has_ended_and_was_not_waited_for(pair: Callable[..., Pair]) -> None:
-    job = pair()
-    os.kill(job.processes[0].pid, signal.SIGKILL)
-    wait_until(lambda: state(job.processes[0]) == "Z")
+def test_a_real_process_that_has_ended_and_was_not_waited_for(pair: Pair) -> None:
+    os.kill(pair.process.pid, signal.SIGKILL)
+    wait_until(lambda: state(pair.process) == "Z")
     end = time.monotonic() + CONFIRM + 2 * PERIOD
     while time.monotonic() < end:
-        assert job.look() is None
+        assert pair.look() is None
 
 
 def test_threads_of_a_process_that_is_not_there() -> None:
     assert thread_counts(1 << 30) is None
     counts = thread_counts(os.getpid())
-    assert counts is not None
-    assert counts[os.getpid()].switches > 0
+    assert counts and counts[os.getpid()].switches > 0

@@ -248,13 +248,16 @@ def job(then: Callable[[Recorder, int], object], groups: Groups = WORLD, past: i
     return found
 
 
-def all_but(
-    odd: int, otherwise: Callable[[Recorder], object] = lambda recorder: None
-) -> Callable[[Recorder, int], object]:
-    """All ranks are in an all_reduce, and one does something else."""
-    return lambda recorder, rank: (
-        otherwise(recorder) if rank == odd else recorder.call("all_reduce", "started")
-    )
+def all_but(odd: int, *otherwise: str, past: int = 3, **more: object) -> Jobs:
+    """All ranks are in an all_reduce; one is not, or `otherwise`: in another operation, or state."""
+
+    def then(recorder: Recorder, rank: int) -> None:
+        if rank != odd:
+            recorder.call("all_reduce", "started")
+        elif otherwise:
+            recorder.call(*otherwise, **more)
+
+    return job(then, past=past)
 
 
 def ahead(recorder: Recorder, rank: int) -> None:
@@ -305,44 +308,34 @@ def errors(how: str, *ranks: int) -> Answer:
 
 TYPE, SIZE = "COLLECTIVE_TYPE_MISMATCH", "SIZE_OR_SYNTAX_MISMATCH"
 DTYPE, STATE = "COLLECTIVE_DTYPE_MISMATCH", "COLLECTIVE_STATE_MISMATCH"
-AGREES: dict[str, tuple[Jobs, Answer, int, str]] = {
-    "missing rank": (job(all_but(2)), missing(2), 2, "user_code"),
-    "missing first rank": (job(all_but(0)), missing(0), 0, "user_code"),
-    "missing rank, others ahead": (job(ahead), missing(1), 1, "user_code"),
-    "operation": (
-        job(all_but(2, lambda each: each.call("broadcast", "started"))), errors(TYPE, 2), 2, "mismatched_collective",
-    ),
-    "size": (
-        job(all_but(1, lambda each: each.call("all_reduce", "started", sizes=[[8]]))), errors(SIZE, 1), 1,
-        "mismatched_collective",
-    ),
-    "type": (
-        job(all_but(1, lambda each: each.call("all_reduce", "started", dtype="Half"))), errors(DTYPE, 1), 1,
-        "mismatched_collective",
-    ),
-    "order": (job(other_order), errors(TYPE, 2), 2, "mismatched_collective"),
-    "GPU that never began": (
-        job(all_but(3, lambda each: each.call("all_reduce", "scheduled"))), errors(STATE, 3), 3, "missing_collective",
-    ),
-    "one of two groups of one name": (job(in_one_of_two, ONE_NAME), missing(3), 3, "user_code"),
-    "batch of collectives": (
-        job(lambda each, rank: batch(each) if rank != 2 else None), missing(2), 2, "user_code",
-    ),
+MISMATCH = "mismatched_collective"
+AGREES: dict[str, tuple[Jobs, Answer, str]] = {
+    "missing rank": (all_but(2), missing(2), "user_code"),
+    "missing first rank": (all_but(0), missing(0), "user_code"),
+    "missing rank, others ahead": (job(ahead), missing(1), "user_code"),
+    "operation": (all_but(2, "broadcast", "started"), errors(TYPE, 2), MISMATCH),
+    "size": (all_but(1, "all_reduce", "started", sizes=[[8]]), errors(SIZE, 1), MISMATCH),
+    "type": (all_but(1, "all_reduce", "started", dtype="Half"), errors(DTYPE, 1), MISMATCH),
+    "order": (job(other_order), errors(TYPE, 2), MISMATCH),
+    "GPU that never began": (all_but(3, "all_reduce", "scheduled"), errors(STATE, 3), "missing_collective"),
+    "one of two groups of one name": (job(in_one_of_two, ONE_NAME), missing(3), "user_code"),
+    "batch of collectives": (job(lambda each, rank: rank != 2 and batch(each)), missing(2), "user_code"),
     "operation in a batch": (
-        job(lambda each, rank: batch(each, "broadcast" if rank == 2 else "all_reduce")), errors(TYPE, 2), 2,
-        "mismatched_collective",
+        job(lambda each, rank: batch(each, "broadcast" if rank == 2 else "all_reduce")),
+        errors(TYPE, 2),
+        MISMATCH,
     ),
-}  # fmt: skip
-"""Name: the job, torch's answer, our culprit and kind."""
+}
+"""Name: the job, torch's answer, which names one rank, and our kind."""
 
 
 @pytest.mark.parametrize("name", AGREES)
 def test_judge_and_torchs_analyser_agree(name: str) -> None:
-    found, answer, culprit, kind = AGREES[name]
+    found, answer, kind = AGREES[name]
     verdict = judged(found).verdict
 
     assert analysed(found) == answer
-    assert (verdict.rank, verdict.kind) == (culprit, kind)
+    assert verdict.kind == kind
     assert {verdict.rank} == answer.missing | {rank for rank, _ in answer.errors}
 
 
@@ -359,18 +352,21 @@ def healthy_chain(recorder: Recorder, rank: int) -> None:
         recorder.p2p("recv", rank - 1, "completed")
 
 
+def exchange(recorder: Recorder, rank: int, state: str, to: int | None = None) -> None:
+    """A send to the next and a receive in one batch."""
+    recorder.p2p("send", (rank + 1) % 4 if to is None else to, "scheduled")
+    recorder.p2p("recv", (rank - 1) % 4, "scheduled", batch=True).coalesced(state)
+
+
 def ring(recorder: Recorder, rank: int) -> None:
-    """Sends and receives in one batch; 2 never came."""
+    """2 never came."""
     if rank != 2:
-        recorder.p2p("send", (rank + 1) % 4, "scheduled")
-        recorder.p2p("recv", (rank - 1) % 4, "scheduled", batch=True).coalesced("started")
+        exchange(recorder, rank, "started")
 
 
 def wrong_ring(recorder: Recorder, rank: int) -> None:
     """2 sends to 1 in place of 3. The batches of 0 and 1 end, and these two wait for the others."""
-    recorder.p2p("send", 1 if rank == 2 else (rank + 1) % 4, "scheduled")
-    recorder.p2p("recv", (rank - 1) % 4, "scheduled", batch=True)
-    recorder.coalesced("completed" if rank < 2 else "started")
+    exchange(recorder, rank, "completed" if rank < 2 else "started", to=1 if rank == 2 else None)
     if rank < 2:
         recorder.call("all_reduce", "started")
 
@@ -378,13 +374,9 @@ def wrong_ring(recorder: Recorder, rank: int) -> None:
 NONE = Answer()
 DIFFERS: dict[str, tuple[Jobs, Answer, int | None, str]] = {
     # torch compares all ranks with the first one; we take the majority
-    "wrong first rank": (
-        job(all_but(0, lambda each: each.call("broadcast", "started"))), errors(TYPE, 1, 2, 3), 0,
-        "mismatched_collective",
-    ),
+    "wrong first rank": (all_but(0, "broadcast", "started"), errors(TYPE, 1, 2, 3), 0, MISMATCH),
     "first GPU that never began": (
-        job(all_but(0, lambda each: each.call("all_reduce", "scheduled"))), errors(STATE, 1, 2, 3), 0,
-        "missing_collective",
+        all_but(0, "all_reduce", "scheduled"), errors(STATE, 1, 2, 3), 0, "missing_collective",
     ),
     # torch lists both; we name one as a guess
     "two of four missing": (
@@ -394,8 +386,8 @@ DIFFERS: dict[str, tuple[Jobs, Answer, int | None, str]] = {
     "victim in another group": (job(in_dp, PARALLEL), missing(2), 3, "user_code"),
     # torch counts the rank as missing from the batch; we compare the operations of one number
     "operation beside a batch": (
-        job(lambda each, rank: batch(each) if rank != 2 else each.call("broadcast", "started")), missing(2), 2,
-        "mismatched_collective",
+        job(lambda each, rank: batch(each) if rank != 2 else each.call("broadcast", "started")),
+        missing(2), 2, MISMATCH,
     ),
     # torch compares a receive with the receives of other ranks; we follow the peers
     "pipeline": (job(chain), errors(SIZE, 2, 3), 0, "user_code"),
@@ -403,7 +395,7 @@ DIFFERS: dict[str, tuple[Jobs, Answer, int | None, str]] = {
     # torch has no answer where a batch is missing
     "ring": (job(ring), NONE, 2, "user_code"),
     # the ranks wait for each other, and the number of the missing send is not known
-    "wrong ring": (job(wrong_ring), missing(2, 3), None, "mismatched_collective"),
+    "wrong ring": (job(wrong_ring), missing(2, 3), None, MISMATCH),
 }  # fmt: skip
 """Name: the job, torch's answer, our culprit and kind."""
 
@@ -421,22 +413,17 @@ def test_of_two_that_are_missing_alike_one_is_a_guess() -> None:
     assert judged(DIFFERS["two of four missing"][0]).verdict.confidence == LOW
 
 
+def started(operation: str, sizes: list[list[int]], out: int) -> Jobs:
+    """All are in it, each with another size."""
+    return job(lambda each, rank: each.call(operation, "started", sizes=[sizes[rank]], out=[[out]]))
+
+
 HEALTHY: dict[str, Jobs] = {
     "completed": job(lambda each, rank: each.call("all_reduce")),
     "all in it": job(lambda each, rank: each.call("all_reduce", "started")),
-    "sizes of all to all": job(
-        lambda each, rank: each.call("all_to_all", "started", sizes=[[8 * rank + 8]], out=[[20]])
-    ),
-    "scatter": job(
-        lambda each, rank: each.call("scatter", "started", sizes=[[8]] if rank == 0 else [[]], out=[[2]])
-    ),
-    "ring": job(
-        lambda each, rank: (
-            each.p2p("send", (rank + 1) % 4, "scheduled")
-            .p2p("recv", (rank - 1) % 4, "scheduled", batch=True)
-            .coalesced("completed")
-        )
-    ),
+    "sizes of all to all": started("all_to_all", [[8], [16], [24], [32]], 20),
+    "scatter": started("scatter", [[8], [], [], []], 2),
+    "ring": job(lambda each, rank: exchange(each, rank, "completed")),
 }
 
 
@@ -459,7 +446,7 @@ def test_dump_of_one_rank_missing_leaves_both_undecided() -> None:
 
 def test_recorders_that_wrapped_at_other_entries_agree() -> None:
     """A ring of few entries: what all still have decides."""
-    found = job(all_but(2), past=40)
+    found = all_but(2, past=40)
     for each in found:
         each.entries = each.entries[20 + each.rank :]
     verdict = judged(found).verdict

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.fault_tolerance.board import Board, Limits
 from holdfast.incidents.evidence import Missing, StackSource
-from tests.incidents.armed_ranks import Rank
+from tests.incidents.armed_ranks import Rank, fill
 from tests.processes import Spawner, wait_until
 
 
 def test_a_rank_ends_at_once_while_its_thread_waits(spawn: Spawner, tmp_path: Path) -> None:
     for number, (end, code) in enumerate((("", 0), ("sys.exit(3)", 3), ("1/0", 1), ("os._exit(4)", 4))):
-        text = (
-            f"import time; begin_thread(); sys.excepthook = lambda *_: None; begun = time.monotonic()\n{end}"
-        )
+        text = f"begin_thread(); sys.excepthook = lambda *_: None\n{end}"
         rank = Rank(spawn, tmp_path / str(number), text)
-        assert rank.process.wait(60) == code
-        assert not rank.process.output()
+        assert rank.process.wait(60) == code and not rank.process.output()
         assert (rank.armed() or {})["thread"]
 
 
@@ -121,7 +117,7 @@ def test_a_forked_child_does_not_answer(spawn: Spawner, tmp_path: Path) -> None:
     rank.within("parent")
     for _ in range(20):
         assert rank.functions(rank.ask())[0] == "parent"
-    rank.process.process.kill()
+    os.kill(rank.process.pid, 9)
     assert rank.process.wait() == -9
     assert rank.ask().no_stacks is Missing.ENDED
     os.kill(int(child[1]), 9)
@@ -162,25 +158,15 @@ time.sleep(600)
 
 
 def test_no_room_and_a_removed_folder(spawn: Spawner, small_disk: Path) -> None:
-    place = small_disk / "job"
-    rank = Rank(
-        spawn,
-        place,
-        "import time; begin_thread()\ndef here():\n    say('ready')\n    time.sleep(600)\nhere()",
-    )
-    rank.ready()
-    with (small_disk / "filler").open("wb", 0) as filler:
-        while True:
-            try:
-                filler.write(b"x" * 512)
-            except OSError:
-                break
+    text = "import time; begin_thread()\ndef here():\n    say('ready')\n    time.sleep(600)\nhere()"
+    rank = Rank(spawn, small_disk / "job", text).ready()
+    fill(small_disk / "filler")
     found = rank.ask(1.0)
     assert not found.stacks and found.no_stacks
     assert not Path(f"{rank.prefix}.answer.new").exists()
     (small_disk / "filler").unlink()
     rank.within("here", "<module>")
-    for path in place.iterdir():
+    for path in rank.folder.iterdir():
         path.unlink()
     assert rank.ask(0.5).no_stacks is Missing.NOT_ARMED
     assert rank.process.returncode is None
@@ -224,7 +210,7 @@ def test_the_thread_comes_with_the_first_process_group(spawn: Spawner, tmp_path:
 
 
 CLIENT = """
-import sys, time
+import time
 from holdfast.fault_tolerance import RankMonitorClient
 client = RankMonitorClient()
 client.init_workload_monitoring()
@@ -236,11 +222,9 @@ here()
 
 
 def test_a_client_arms_a_rank_that_is_not_the_launchers(spawn: Spawner, tmp_path: Path) -> None:
-    board = Board.create(str(tmp_path / "0.board"), Limits(None, None, {}, None))
+    board = Board.create(str(tmp_path / "0.board"), Limits())
     (tmp_path / "link").symlink_to(tmp_path / "0.board")  # as a RankMonitorServer does
-    process = spawn(
-        [sys.executable, "-c", CLIENT], env={"FT_RANK_MONITOR_IPC_SOCKET": str(tmp_path / "link")}
-    )
+    process = spawn.python(CLIENT, env={"FT_RANK_MONITOR_IPC_SOCKET": str(tmp_path / "link")})
     process.wait_for("ready")
     wait_until(lambda: (tmp_path / "0.ask").exists())
     rank = Rank.__new__(Rank)
@@ -277,10 +261,9 @@ print("same", there() == before, os.path.exists(sys.argv[1]), number)
 
 
 def test_a_client_that_goes_takes_all_of_it_along(spawn: Spawner, tmp_path: Path) -> None:
-    board = Board.create(str(tmp_path / "0.board"), Limits(None, None, {}, None))
-    process = spawn.python(
-        AGAIN, str(tmp_path / "0.armed"), env={"FT_RANK_MONITOR_IPC_SOCKET": str(tmp_path / "0.board")}
-    )
+    board = Board.create(str(tmp_path / "0.board"), Limits())
+    env = {"FT_RANK_MONITOR_IPC_SOCKET": board.path}
+    process = spawn.python(AGAIN, str(tmp_path / "0.armed"), env=env)
     assert process.wait() == 0, process.err()
     assert process.out() == "same True False 45\n"
     board.close()

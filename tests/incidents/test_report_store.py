@@ -14,21 +14,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.incidents.evidence import Case, TriggerKind
-from holdfast.incidents.report.store import (
-    IncidentError,
-    Record,
-    allocate_incident_dir,
-    find_incident_dir,
-    open_incident,
-    read_file,
-    read_fragments,
-    read_record,
-    record_text,
-    reports,
-    stored_incidents,
-    write_fragment,
-    write_report,
-)
+from holdfast.incidents.report import store
+from holdfast.incidents.report.store import IncidentError, Record, read_record, record_text, write_report
 from holdfast.journal.incidents import incidents
 from tests.incidents.cases_for_reports import FIXTURES, NAMES, evidence, judged
 from tests.journal.story import START, Story
@@ -37,9 +24,9 @@ from tests.processes import Spawner
 ALLOCATES = """
 import os, sys
 from holdfast.incidents.report.store import allocate_incident_dir
-run_dir, run_id, cycles, gate = sys.argv[1:]
+run_dir, gate, run_id = sys.argv[1:]
 os.read(int(gate), 1)
-for cycle in range(int(cycles)):
+for cycle in range(10):
     print(allocate_incident_dir(run_dir, run_id, cycle))
 """
 
@@ -48,49 +35,53 @@ def mode(path: Path | str) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def old_record() -> str:
-    """incident.json of schema 1."""
-    return (FIXTURES / "old_rules.json").read_text()
+def allocated(folder: Path, run_id: str = "run-1", cycle: int = 0, **since: float) -> str:
+    return store.allocate_incident_dir(str(folder), run_id, cycle, **since)
+
+
+def text_of(name: str) -> str:
+    """A record of this fixture."""
+    case, judgement = judged(name)
+    return record_text(Record(3, "run-1", 2, 1_800_000_000.5, judgement, case))
 
 
 # -- directories -----------------------------------------------------------------------------------------------
 
 
 def test_allocate_each_cycle_gets_its_own_directory(tmp_path: Path) -> None:
-    first = allocate_incident_dir(str(tmp_path), "run-1", 0)
-    assert allocate_incident_dir(str(tmp_path), "run-1", 0) == first == f"{tmp_path}/incidents/0001"
-    second = allocate_incident_dir(str(tmp_path), "run-1", 1)
-    assert allocate_incident_dir(str(tmp_path), "run-2", 0) == f"{tmp_path}/incidents/0003"
-    assert find_incident_dir(str(tmp_path), "run-1", 1) == second
-    assert find_incident_dir(str(tmp_path), "run-1", 7) is None
-    found = [(each.number, each.run_id, each.cycle) for each in stored_incidents(str(tmp_path))]
+    first = allocated(tmp_path)
+    assert allocated(tmp_path) == first == f"{tmp_path}/incidents/0001"
+    second = allocated(tmp_path, cycle=1)
+    assert allocated(tmp_path, "run-2") == f"{tmp_path}/incidents/0003"
+    assert store.find_incident_dir(str(tmp_path), "run-1", 1) == second
+    assert store.find_incident_dir(str(tmp_path), "run-1", 7) is None
+    found = [(each.number, each.run_id, each.cycle) for each in store.stored_incidents(str(tmp_path))]
     assert found == [(1, "run-1", 0), (2, "run-1", 1), (3, "run-2", 0)]
     assert mode(tmp_path / "incidents") == mode(first) == 0o700
     assert os.listdir(first) == ["incident"] and mode(f"{first}/incident") == 0o600
 
 
 def test_allocate_reused_run_id_gets_a_new_directory(tmp_path: Path) -> None:
-    first = allocate_incident_dir(str(tmp_path), "none", 0)
-    begun = stored_incidents(str(tmp_path))[0].at + 60
-    assert find_incident_dir(str(tmp_path), "none", 0, since=begun) is None
-    assert allocate_incident_dir(str(tmp_path), "none", 0, since=begun) != first
+    first = allocated(tmp_path, "none")
+    begun = store.stored_incidents(str(tmp_path))[0].at + 60
+    assert store.find_incident_dir(str(tmp_path), "none", 0, since=begun) is None
+    assert allocated(tmp_path, "none", since=begun) != first
 
 
 def test_allocate_concurrent_launchers_agree(tmp_path: Path, spawn: Spawner) -> None:
     """Eight processes, two jobs, ten cycles each: twenty directories, each of one job and cycle."""
     run_ids = ["a", "b"] * 4
     gate, held = os.pipe()
-    command = [sys.executable, "-c", ALLOCATES, str(tmp_path)]
-    processes = [spawn([*command, run_id, "10", str(gate)], pass_fds=[gate]) for run_id in run_ids]
+    command = [sys.executable, "-c", ALLOCATES, str(tmp_path), str(gate)]
+    processes = [spawn([*command, run_id], pass_fds=[gate]) for run_id in run_ids]
     os.close(gate)
     os.close(held)  # all begin now
-    found: dict[tuple[str, int], set[str]] = {}
-    for run_id, process in zip(run_ids, processes, strict=True):
+    found = []
+    for process in processes:
         assert process.wait() == 0, process.err()
-        for cycle, path in enumerate(process.out().split()):
-            found.setdefault((run_id, cycle), set()).add(path)
-    assert all(len(paths) == 1 for paths in found.values())
-    assert len({path for paths in found.values() for path in paths}) == 20
+        found.append(process.out().split())
+    assert found == found[:2] * 4, "those of one job agree"
+    assert len({*found[0], *found[1]}) == 20
     assert sorted(os.listdir(tmp_path / "incidents")) == [f"{number:04d}" for number in range(1, 21)]
 
 
@@ -106,23 +97,22 @@ def test_allocate_planted_parent_is_refused(tmp_path: Path, plant: str) -> None:
         parent.mkdir()
         parent.chmod(0o777)
     with pytest.raises(IncidentError) as error:
-        allocate_incident_dir(str(tmp_path), "run-1", 0)
+        allocated(tmp_path)
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"{parent} ") and line.endswith("no report is stored there. Remove it.")
     if plant == "link":
-        assert os.listdir(tmp_path / "elsewhere") == []
-        assert stored_incidents(str(tmp_path)) == []
+        assert os.listdir(tmp_path / "elsewhere") == store.stored_incidents(str(tmp_path)) == []
 
 
 def test_stored_incidents_leave_out_foreign_files(tmp_path: Path) -> None:
-    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
-    (tmp_path / "incidents" / "0007").write_text("a file")
-    (tmp_path / "incidents" / "0008").mkdir()
-    (tmp_path / "incidents" / "0009").symlink_to(path)
-    (tmp_path / "incidents" / "notes").mkdir()
-    assert [each.number for each in stored_incidents(str(tmp_path))] == [1]
-    assert open_incident(str(tmp_path / "incidents" / "0009")) is None
-    assert allocate_incident_dir(str(tmp_path), "run-1", 1).endswith("/0010")
+    path, folder = allocated(tmp_path), tmp_path / "incidents"
+    (folder / "0007").write_text("a file")
+    (folder / "0008").mkdir()
+    (folder / "0009").symlink_to(path)
+    (folder / "notes").mkdir()
+    assert [each.number for each in store.stored_incidents(str(tmp_path))] == [1]
+    assert store.open_incident(str(folder / "0009")) is None
+    assert allocated(tmp_path, cycle=1).endswith("/0010")
 
 
 # -- reports and fragments -------------------------------------------------------------------------------------
@@ -130,16 +120,16 @@ def test_stored_incidents_leave_out_foreign_files(tmp_path: Path) -> None:
 
 def test_report_and_fragments_are_read_as_written(tmp_path: Path) -> None:
     case, judgement = judged("two_nodes")
-    path = allocate_incident_dir(str(tmp_path), "run-1", 1)
+    path = allocated(tmp_path, cycle=1)
     for node in reversed(case.nodes):
-        write_fragment(path, node)
-    assert read_fragments(path) == list(case.nodes)
+        store.write_fragment(path, node)
+    assert store.read_fragments(path) == list(case.nodes)
     write_report(path, case, judgement)
     names = sorted(os.listdir(path))
     fragments = ["fragment-gpu-11-0.json", "fragment-gpu-12-1.json"]
     assert names == [*fragments, "incident", "incident.json", "report.txt"]
     assert {mode(f"{path}/{name}") for name in names} == {0o600}
-    record = read_record(read_file(path, "incident.json"), "x")
+    record = read_record(store.read_file(path, "incident.json"), "x")
     assert (record.number, record.run_id, record.cycle) == (1, "run-1", 1)
     assert (record.case, record.judgement) == (case, judgement)
     text = Path(path, "report.txt").read_text()
@@ -149,14 +139,14 @@ def test_report_and_fragments_are_read_as_written(tmp_path: Path) -> None:
 def test_report_missing_is_made_of_the_fragments(tmp_path: Path) -> None:
     """As after a launcher that was killed before it wrote its report."""
     case, judgement = judged("two_nodes")
-    path = allocate_incident_dir(str(tmp_path), "run-1", 1)
-    stored = open_incident(path)
+    path = allocated(tmp_path, cycle=1)
+    stored = store.open_incident(path)
     assert stored is not None and stored.record() is None and stored.report() is None
     Path(path, "incident.json").write_text("{")
     with pytest.raises(IncidentError, match="not JSON"):
         stored.record()
     for node in case.nodes:
-        write_fragment(path, node)
+        store.write_fragment(path, node)
     record = stored.record()
     assert record is not None and (record.case, record.judgement) == (case, judgement)
     text = stored.report()
@@ -164,37 +154,37 @@ def test_report_missing_is_made_of_the_fragments(tmp_path: Path) -> None:
 
 
 def test_fragment_name_of_a_node_is_no_path(tmp_path: Path) -> None:
-    path = allocate_incident_dir(str(tmp_path), "run-1", 1)
-    write_fragment(path, replace(evidence("exception").nodes[0], node="../../x/" + "y" * 300))
+    path = allocated(tmp_path, cycle=1)
+    store.write_fragment(path, replace(evidence("exception").nodes[0], node="../../x/" + "y" * 300))
     (name,) = set(os.listdir(path)) - {"incident"}
     assert name.startswith("fragment-.._.._x_yyy")
 
 
 def test_fragments_that_are_damaged_are_left_out(tmp_path: Path) -> None:
     case = evidence("exception")
-    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
-    write_fragment(path, case.nodes[0])
+    path = allocated(tmp_path)
+    store.write_fragment(path, case.nodes[0])
     Path(path, "fragment-b-1.json").write_text("{")
     os.mkfifo(f"{path}/fragment-c-2.json")
     Path(path, "fragment-d-3.json").symlink_to("/dev/zero")
     os.mkdir(f"{path}/fragment-e-4.json")
-    assert read_fragments(path) == list(case.nodes)
+    assert store.read_fragments(path) == list(case.nodes)
 
 
 def test_read_file_of_another_user_is_refused(tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
-    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    path = allocated(tmp_path)
     planted = Path(path, "report.txt")
     planted.write_text("all is well")
     os.chown(planted, 12345, 12345)
     # Root may read everything; the file's owner is neither us nor the directory's owner.
     with pytest.raises(IncidentError, match="belongs to user 12345"):
-        read_file(path, "report.txt")
+        store.read_file(path, "report.txt")
 
 
 def test_write_report_replaces_a_planted_link(tmp_path: Path) -> None:
-    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    path = allocated(tmp_path)
     victim = tmp_path / "victim"
     victim.write_text("mine")
     Path(path, "report.txt").symlink_to(victim)
@@ -204,7 +194,7 @@ def test_write_report_replaces_a_planted_link(tmp_path: Path) -> None:
 
 
 def test_write_report_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
-    path = allocate_incident_dir(str(tmp_path), "run-1", 0)
+    path = allocated(tmp_path)
     os.mkdir(f"{path}/report.txt")
     with pytest.raises(OSError):
         write_report(path, *judged("exception"))
@@ -222,28 +212,26 @@ def test_record_is_read_as_written(name: str) -> None:
 
 
 def test_record_unknown_fields_are_ignored() -> None:
-    case, judgement = judged("two_nodes")
-    record = Record(1, "run-1", 0, 1.0, judgement, case)
-    value = json.loads(record_text(record))
+    value = json.loads(text_of("two_nodes"))
     assert value["schema"] == 2
     value["more"] = value["verdict"]["more"] = {"a": 1}
     value["nodes"][0]["ranks"][0]["board"]["more"] = 1
-    assert read_record(json.dumps(value), "x") == record
+    assert read_record(json.dumps(value), "x") == read_record(text_of("two_nodes"), "x")
 
 
 def test_record_with_codes_of_a_newer_version_is_read() -> None:
-    case, judgement = judged("two_nodes")
-    value = json.loads(record_text(Record(1, "run-1", 0, 1.0, judgement, case)))
+    value = json.loads(text_of("two_nodes"))
     value["verdict"] |= {"kind": "cosmic_ray", "confidence": "certain"}
     value["nodes"][0]["trigger"] = "prophecy"
     found = read_record(json.dumps(value), "x")
-    assert (found.judgement.verdict.kind, found.judgement.verdict.confidence) == ("unknown", "low")
-    assert found.judgement.verdict.sentence == value["verdict"]["sentence"]
+    verdict = found.judgement.verdict
+    assert (verdict.kind, verdict.confidence) == ("unknown", "low")
+    assert verdict.sentence == value["verdict"]["sentence"]
     assert found.case.nodes[0].trigger is TriggerKind.UNKNOWN
 
 
 def test_record_of_schema_1_keeps_its_verdict() -> None:
-    record = read_record(old_record(), "x")
+    record = read_record((FIXTURES / "old_rules.json").read_text(), "x")
     assert (record.judgement.verdict.rank, record.judgement.verdict.confidence) == (0, "low")
     assert [activity.rank for activity in record.judgement.activities] == [0, 1, 2, 3]
 
@@ -289,7 +277,9 @@ def put(run_dir: Path, number: int, run_id: str, cycle: int, at: float) -> None:
 
 def found(run_dir: Path, story: Story) -> dict[int, int]:
     listed = incidents(story.events)
-    return {number: stored.number for number, stored in reports(str(run_dir), story.events, listed).items()}
+    return {
+        number: stored.number for number, stored in store.reports(str(run_dir), story.events, listed).items()
+    }
 
 
 def lives(first: str, second: str, *, ended: bool) -> Story:
@@ -328,7 +318,7 @@ def place(tmp_path: Path) -> str:
     """The folder of a report, below one whose name needs quotes."""
     run = tmp_path / "my run; x"
     run.mkdir()
-    found = allocate_incident_dir(str(run), "run-1", 0)
+    found = allocated(run)
     write_report(found, *judged(NAMES[0]))
     return found
 
@@ -339,15 +329,13 @@ def test_page_of_an_incident_replaces_a_file_and_is_private(
 ) -> None:
     target, page = tmp_path / "target", tmp_path / "page.html"
     target.write_text("precious")
-    target.chmod(0o644)
     if is_link:
         page.symlink_to(target)
     else:
         page.touch(0o644)
     assert main(["incidents", place, "--html", str(page)]) == 0
     assert target.read_text() == "precious"
-    assert not page.is_symlink()
-    assert page.stat().st_mode & 0o777 == 0o600
+    assert not page.is_symlink() and mode(page) == 0o600
 
 
 def test_report_in_a_folder_with_a_space_names_a_command_that_works(place: str) -> None:

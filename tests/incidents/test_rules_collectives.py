@@ -31,6 +31,14 @@ from tests.incidents.cases import (
 )
 
 
+def nccl(operation: str, state: str = "started", sequence: int = 7, **changes: Any) -> Collective:
+    return entry(sequence, f"nccl:{operation}", state=state, backend="nccl", **changes)
+
+
+def of_all(state: str = "scheduled", sequence: int = 7) -> Collective:
+    return nccl("all_reduce", state, sequence, members=(0, 1, 2, 3))
+
+
 def rounds(count: int, last: Collective) -> tuple[Collective, ...]:
     """`count` rounds of a large all_reduce and a small one, and then `last`."""
     sizes = ["[[1024]]", "[[1]]"] * count
@@ -53,14 +61,13 @@ def past_a_gather(ahead: int) -> Case:
 
 def circle() -> Case:
     """Rank 2 waits for rank 0 in a receive; rank 3 is in a sum of ranks 2 and 3, ranks 0 and 1 in one of all."""
-    everyone: dict[str, Any] = {"group": "0", "members": (0, 1, 2, 3), "backend": "nccl"}
-    team = {**everyone, "group": "1", "members": (2, 3)}
-    before = entry(8, "nccl:all_reduce", ago=40.0, state="completed", **everyone)
-    of_team = entry(4, "nccl:all_reduce", ago=40.0, state="completed", **team)
-    sums = [rank(n, collectives=(before, entry(9, "nccl:all_reduce", **everyone))) for n in (0, 1)]
-    receive = entry(3, "nccl:recv 2<-0", ago=30.0, p2p=True, peer=0, **everyone)
+    team: dict[str, Any] = {"group": "1", "members": (2, 3)}
+    before, of_team = (replace(each, ago=40.0) for each in (of_all("completed", 8), of_all("completed", 4)))
+    of_team = replace(of_team, **team)
+    receive = replace(of_all(sequence=3), operation="nccl:recv 2<-0", ago=30.0, p2p=True, peer=0)
     off = rank(2, collectives=(before, of_team, receive))
-    return case(*sums, off, rank(3, collectives=(before, of_team, entry(5, "nccl:all_reduce", **team))))
+    sums = [rank(number, collectives=(before, of_all(sequence=9))) for number in (0, 1)]
+    return case(*sums, off, rank(3, collectives=(before, of_team, replace(of_all(sequence=5), **team))))
 
 
 def in_synchronize(number: int, *entries: Collective) -> RankEvidence:
@@ -71,15 +78,15 @@ def in_synchronize(number: int, *entries: Collective) -> RankEvidence:
     return rank(number, "busy", collectives=entries, stacks=(E.Thread("MainThread", calls, main=True),))
 
 
+ALL_STARTED = nccl("all_reduce")
+
+
 def without_members(odd: int | None) -> Case:
     """Four ranks in one collective; rank 0's long answer left out the members, and one may have another size."""
-    ranks = []
-    for number in range(4):
-        sizes = "[[8]]" if number == odd else "[[4]]"
-        members = (0, 1, 2, 3) if number else ()
-        found = entry(911, "nccl:all_reduce", sizes=sizes, members=members, backend="nccl", state="started")
-        ranks.append(rank(number, collectives=(found,)))
-    return case(*ranks)
+    found = [replace(ALL_STARTED, members=(0, 1, 2, 3) if number else ()) for number in range(4)]
+    if odd is not None:
+        found[odd] = replace(found[odd], sizes="[[8]]")
+    return each_in(*found)
 
 
 def read_in_part() -> Case:
@@ -90,54 +97,44 @@ def read_in_part() -> Case:
     return case(*(rank(number, collectives=(of_all, of_gloo)) for number in range(2)), part)
 
 
+MISMATCH = "mismatched_collective"
 GOOD, BAD = entry(7, ago=5.0, sizes="[[1024]]"), entry(7, "gloo:barrier", ago=5.0, sizes="")
+REDUCES = entry(50, "gloo:reduce", sizes="[[2]]")
+BROADCASTS = entry(4, "gloo:broadcast", ago=31.5)
 TWO_KINDS = (
     *(entry(at, sizes="[[8]]", ago=40.0 - at) for at in (1, 3)),
-    entry(2, "gloo:broadcast", ago=38.0),
+    replace(BROADCASTS, sequence=2, ago=38.0),
 )
 OF_THE_STEP = entry(4, ago=31.5, state="completed")
-ALL_STARTED = entry(7, "nccl:all_reduce", state="started", backend="nccl")
 COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
     "the odd one in the place that one of three has left": (
         case(
             rank(0, collectives=(entry(50, sizes="[[1]]"),)),
-            rank(1, collectives=(entry(50, "gloo:reduce", sizes="[[2]]"),)),
+            rank(1, collectives=(REDUCES,)),
             rank(
-                2,
-                collectives=(
-                    entry(50, "gloo:reduce", ago=31.5, state="completed", sizes="[[2]]"),
-                    entry(51, "gloo:reduce", sizes="[[2]]"),
-                ),
+                2, collectives=(replace(REDUCES, ago=31.5, state="completed"), replace(REDUCES, sequence=51))
             ),
         ),
-        (0, "mismatched_collective", MEDIUM),
+        (0, MISMATCH, MEDIUM),
     ),
     "two ranks, one of which has left the place where the other waits": (
         case(
             rank(0, collectives=(*TWO_KINDS, entry(4, sizes="[[8]]"))),
-            rank(
-                1,
-                "barrier",
-                collectives=(*TWO_KINDS, entry(4, "gloo:broadcast", ago=31.5), entry(5, "gloo:barrier")),
-            ),
+            rank(1, "barrier", collectives=(*TWO_KINDS, BROADCASTS, entry(5, "gloo:barrier"))),
         ),
-        (None, "mismatched_collective", LOW),
-    ),
-    "the odd size of four": (
-        each_in(*(entry(9, sizes="[[8]]" if number == 2 else "[[4]]") for number in range(4))),
-        (2, "mismatched_collective", MEDIUM),
+        (None, MISMATCH, LOW),
     ),
     "one of two leaves its pattern": (
         case(rank(0, collectives=rounds(3, GOOD)), rank(1, "barrier", collectives=rounds(3, BAD))),
-        (1, "mismatched_collective", MEDIUM),
+        (1, MISMATCH, MEDIUM),
     ),
     "two without a pattern": (
         each_in(entry(9, sizes="[[1]]"), entry(9, sizes="[[2]]")),
-        (None, "mismatched_collective", LOW),
+        (None, MISMATCH, LOW),
     ),
     "half of them make a group": (
         case(*(rank(number, "new_group" if number < 2 else "all_reduce") for number in range(4))),
-        (None, "mismatched_collective", LOW, "Ranks 0-1 wait in new_group, and ranks 2-3 wait in all_reduce"),
+        (None, MISMATCH, LOW, "Ranks 0-1 wait in new_group, and ranks 2-3 wait in all_reduce"),
     ),
     "all have started the same one, and one is at another line": (
         case(
@@ -147,30 +144,25 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
         (None, "unknown", LOW),
     ),
     "an answer without members": (without_members(None), (None, "unknown", LOW)),
-    "the odd size beside an answer without members": (
-        without_members(2),
-        (2, "mismatched_collective", MEDIUM),
-    ),
+    "the odd size beside an answer without members": (without_members(2), (2, MISMATCH, MEDIUM)),
     "a recorder that was read in part": (read_in_part(), (None, "unknown", LOW)),
     "sizes of a gather may differ": (
         each_in(*(entry(9, "gloo:gather", sizes=f"[[{number}]]") for number in range(3))),
         (None, "unknown"),
     ),
-    "one is past a gather": (past_a_gather(1), (None, "unknown", LOW)),
-    "two are past a gather": (past_a_gather(2), (None, "unknown", LOW)),
     "an earlier sequence number": (each_in(entry(9), entry(8), entry(9)), (1, "missing_collective", MEDIUM)),
     "one is at its end": (case(rank(0), rank(1, "destroy"), rank(2)), (1, "missing_collective")),
     "one is steps ahead": (case(rank(0), rank(1, board=board(12)), rank(2)), (1, "missing_collective")),
     "another place, without a recorder": (
         case(rank(0), rank(1), rank(2, "barrier"), rank(3)),
-        (2, "mismatched_collective", MEDIUM),
+        (2, MISMATCH, MEDIUM),
     ),
-    "two at two places": (case(rank(0), rank(1, "barrier")), (None, "mismatched_collective", LOW)),
+    "two at two places": (case(rank(0), rank(1, "barrier")), (None, MISMATCH, LOW)),
     "all make groups": (
         case(rank(0, "new_group"), rank(1, "new_group")),
-        (None, "mismatched_collective", LOW, "in new_group: one may make other groups, or in another order"),
+        (None, MISMATCH, LOW, "in new_group: one may make other groups, or in another order"),
     ),
-    "a circle": (circle(), (2, "mismatched_collective")),
+    "a circle": (circle(), (2, MISMATCH)),
     "a rank waits for its GPU": (
         case(rank(0, collectives=(OF_THE_STEP, entry(5))), in_synchronize(1, OF_THE_STEP)),
         (1, "missing_collective", "", "waits for its GPU in"),
@@ -184,6 +176,7 @@ COLLECTIVES: dict[str, tuple[Case, tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_sentence_on_ranks_past_a_gather_does_not_deny_a_difference(ahead: int) -> None:
+    expect(past_a_gather(ahead), (None, "unknown", LOW))
     assert "none differs" not in judge(past_a_gather(ahead)).sentence
 
 
@@ -221,16 +214,8 @@ def test_a_rank_that_has_not_come_from_the_start_keeps_those_waiting_that_have()
 Entries = dict[int, list[Collective]]
 
 
-def nccl(operation: str, state: str = "started", sequence: int = 7, **changes: Any) -> Collective:
-    return entry(sequence, f"nccl:{operation}", state=state, backend="nccl", **changes)
-
-
 def transfer(operation: str, peer: int, state: str = "started") -> Collective:
     return nccl(operation, state, p2p=True, peer=peer, group="pp")
-
-
-def of_all(state: str = "scheduled", sequence: int = 7) -> Collective:
-    return nccl("all_reduce", state, sequence, members=(0, 1, 2, 3))
 
 
 def of_two(state: str = "started", sequence: int = 7) -> Collective:
@@ -304,39 +289,29 @@ def test_judge_another_cause_names_no_pair(name: str) -> None:
 
 def test_judge_exchanges_of_two_groups_accuse_neither_rank() -> None:
     """Each group has its own order: what is queued in one is not behind what has started in the other."""
+    done, more = of_all("completed", 6), {"nodes": 2, "world_size": 2}
     ends = (
-        [transfer("recv", 1), replace(transfer("send", 1, "scheduled"), group="other")],
-        [transfer("send", 0), replace(transfer("recv", 0), group="other")],
+        (done, transfer("recv", 1), replace(transfer("send", 1, "scheduled"), group="other")),
+        (done, transfer("send", 0), replace(transfer("recv", 0), group="other")),
     )
-    ranks = [rank(number, collectives=(of_all("completed", 6), *found)) for number, found in enumerate(ends)]
-    ranks[0] = replace(ranks[0], passed=limit())
-    more: dict[str, Any] = {"nodes": 2, "world_size": 2}
-    case = Case((node(ranks[0], **more), node(ranks[1], name="b", node_rank=1, **more)))
-    assert judge(case).rank is None
+    here = node(rank(0, collectives=ends[0], passed=limit()), **more)
+    there = node(rank(1, collectives=ends[1]), name="b", node_rank=1, **more)
+    assert judge(Case((here, there))).rank is None
 
 
 def test_sentence_names_a_collective_that_the_culprit_has_not_entered() -> None:
     """Rank 2 has completed the group's all-gather, which rank 1 still has pending."""
-    entries = {
-        0: [of_all("started")],
-        1: [of_two(), of_all()],
-        2: [of_two("completed")],
-        3: [of_all("started")],
-    }
-    case = two_nodes(entries)
-    loading = rank(2, "loader", collectives=(of_all("completed", 6), of_two("completed")))
-    nodes = [
-        replace(each, ranks=tuple(loading if one.rank == 2 else one for one in each.ranks))
-        for each in case.nodes
-    ]
-    verdict = judge(replace(case, nodes=tuple(nodes)))
+    waits = [of_all("started")]
+    first, second = two_nodes({0: waits, 1: [of_two(), of_all()], 2: [], 3: waits}).nodes
+    loading = rank(2, "loader", collectives=(of_all("completed", 6), of_two("completed")), node="b")
+    verdict = judge(Case((first, replace(second, ranks=(loading, second.ranks[1])))))
     assert verdict.rank == 2 and "never reached the all_reduce" in verdict.sentence
 
 
 def test_judge_pair_on_one_node_is_none() -> None:
     """No link between nodes is part of it."""
-    entries = {**neighbours(), 0: [transfer("send", 1)], 1: [transfer("recv", 0)]}
-    assert judge(two_nodes({**entries, 2: [of_all()], 3: [of_all()]})).pair == ()
+    entries = {0: [transfer("send", 1)], 1: [transfer("recv", 0)], 2: [of_all()], 3: [of_all()]}
+    assert judge(two_nodes(entries)).pair == ()
 
 
 def test_judge_pair_with_a_node_unseen_is_none() -> None:
@@ -366,13 +341,9 @@ def test_judge_names_what_the_culprit_missed_first() -> None:
 def test_judge_takes_an_old_collective_of_gloo_for_no_wait(state: str) -> None:
     """Its recorder does not always show completion: without that it says nothing, also beside NCCL's."""
     job = Job(nodes=2)
-    last: dict[str, Any] = {
-        "operation": "nccl:all_reduce",
-        "group": "1",
-        "members": [*job.everyone],
-        "sizes": "[[8]]",
-    }
-    last |= {"dtype": "Float", "sequence": 41, "state": "completed", "ago": 601.0, "backend": "nccl"}
+    last: dict[str, Any] = {"operation": "nccl:all_reduce", "group": "1", "members": [*job.everyone]}
+    last |= {"sizes": "[[8]]", "dtype": "Float", "sequence": 41, "state": "completed", "ago": 601.0}
+    last |= {"backend": "nccl"}
     of_gloo = last | {"group": "2", "ago": 900.0, "backend": "gloo", "state": state}
     for number in job.everyone:
         pending = [] if number == 9 else [last | {"sequence": 42, "state": "scheduled", "ago": 600.0}]
