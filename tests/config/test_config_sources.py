@@ -126,19 +126,20 @@ def test_the_section_is_found(tmp_path: Path) -> None:
     assert load({}, {}, published).config.safety_factor == 2.0
 
 
-def test_a_file_without_the_section(tmp_path: Path) -> None:
-    rows = [
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
         ("", ": the file is empty; expected a 'fault_tolerance' section"),
         ("model: 1\n", ": no 'fault_tolerance' section"),
         ("fault-tolerance: {}\n", ": no 'fault_tolerance' section; was it meant by 'fault-tolerance'?"),
         ("rank_heartbeat_timeout: 60\n", "; put the settings under 'fault_tolerance:'"),
-    ]
-    for content, said in rows:
-        path = written(tmp_path, content)
-        with pytest.raises(MissingSection) as caught:
-            read_section(path)
-        assert str(caught.value).startswith(path)
-        assert str(caught.value).endswith(said)
+    ],
+)
+def test_a_file_without_the_section(tmp_path: Path, content: str, said: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(MissingSection) as caught:
+        read_section(path)
+    assert str(caught.value).startswith(path) and str(caught.value).endswith(said)
 
 
 DAMAGED: list[tuple[str | bytes, str]] = [
@@ -147,14 +148,8 @@ DAMAGED: list[tuple[str | bytes, str]] = [
     ("fault_tolerance:\n  - 1\n", ", line 2: 'fault_tolerance' is not a section"),
     ("fault_tolerance: on\n", ", line 1: 'fault_tolerance' is not a section"),
     ("a:\n  fault_tolerance: {}\nb:\n  fault_tolerance: {}\n", "more than one 'fault_tolerance' section"),
-    (
-        "fault_tolerance:\n  safety_factor: 2\n  safety_factor: 3\n",
-        ", line 3: 'safety_factor' is given twice",
-    ),
-    (
-        "fault_tolerance:\n  rank_section_timeouts:\n    step: 1\n    step: 2\n",
-        ", line 4: 'step' is given twice",
-    ),
+    ("fault_tolerance:\n  a: 2\n  a: 3\n", ", line 3: 'a' is given twice"),
+    ("fault_tolerance:\n  a:\n    step: 1\n    step: 2\n", ", line 4: 'step' is given twice"),
     ("fault_tolerance: {a\n", ", line 2: not valid YAML: "),
     ("a: [\n", ", line 2: not valid YAML: "),
     ("a: 1\n\tb: 2\n", ", line 2: not valid YAML: "),
@@ -174,8 +169,7 @@ def test_a_file_that_cannot_be_understood(tmp_path: Path) -> None:
         path = written(tmp_path, content)
         with pytest.raises(ConfigError) as caught:
             read_section(path)
-        assert str(caught.value).startswith(path), content
-        assert said in str(caught.value), content
+        assert str(caught.value).startswith(path) and said in str(caught.value), content
         assert "\n" not in str(caught.value), content
 
 

@@ -36,7 +36,7 @@ from holdfast.fault_tolerance.launcher.command_line.checks import (
     UNUSED,
     without_effect,
 )
-from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, LauncherOptions
+from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS
 from holdfast.fault_tolerance.launcher.command_line.options import Vocabulary, read, scan
 from holdfast.fault_tolerance.launcher.command_line.torch_options import (
     TABLE,
@@ -71,20 +71,11 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str], environ: dict[str,
     return " ".join(str(caught.value).split())
 
 
-def test_nothing_but_a_script() -> None:
-    found = read(["train.py", "--lr", "1"], {})
-    assert isinstance(found, LauncherOptions)
-    assert (found.torch.training_script, found.torch.training_script_args) == ("train.py", ["--lr", "1"])
-    assert set(found.resolved.origins.values()) == {"default"}
-    assert (found.term_timeout, found.workers_stop_timeout, found.node_timeout) == (1800.0, 5.0, 10.0)
-    assert (found.preempted_exit_code, found.restarts_reset_on_progress) == (0, False)
-    assert (found.exit_timeout, found.finished_timeout) == (10.0, None)
-    assert (found.run_dir, found.warm_start, found.preload) == (None, "auto", ())
-    assert found.early_detection is False
-    assert found.warnings == ()
-
-
 def test_the_launchers_options() -> None:
+    """Their defaults: docs/reference/settings.md."""
+    found = read(["train.py", "--lr", "1"], {})
+    assert (found.torch.training_script, found.torch.training_script_args) == ("train.py", ["--lr", "1"])
+    assert set(found.resolved.origins.values()) == {"default"} and found.warnings == ()
     typed = (
         "--term_timeout 60 --ft-workers-stop-timeout=7 --ft-restarts-reset-on-progress --ft_run_dir runs "
         "--ft-preempted-exit-code 75 --ft-node-timeout 3 --restart_policy any-failed --ft-warm-start off train.py"
@@ -222,13 +213,12 @@ def test_a_wrong_environment(
 
 
 def test_a_wrong_setting_is_found_without_importing_torch() -> None:
-    code = (
-        "import sys\n"
-        "from holdfast.fault_tolerance.launcher.main import main\n"
-        "for argv in [['--ft-log-level=LOUD', 'train.py'], ['--nproc-per-node=cpu', 'nowhere.py'],\n"
-        "             ['--nproc-per-node=2', '-m']]:\n"
-        "    print(main(argv), 'torch' in sys.modules)"
-    )
+    code = """
+import sys
+from holdfast.fault_tolerance.launcher.main import main
+for line in "--ft-log-level=LOUD train.py", "--nproc-per-node=cpu nowhere.py", "--nproc-per-node=2 -m":
+    print(main(line.split()), "torch" in sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "2 False\n" * 3)
     lines = done.stderr.splitlines()
@@ -462,10 +452,8 @@ def test_one_node_needs_no_id() -> None:
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
-        ("last_cal_timeout=5", "last_cal_timeout has no effect: there is no such key; did you mean "
-         "last_call_timeout?"),
-        ("is_host=1, jointimeout=9", "jointimeout has no effect: there is no such key; did you mean "
-         "join_timeout?"),
+        ("last_cal_timeout=5", "last_cal_timeout has no effect: there is no such key; did you mean last_call_timeout?"),
+        ("is_host=1, jointimeout=9", "jointimeout has no effect: there is no such key; did you mean join_timeout?"),
         ("xyz=1", "xyz has no effect: there is no such key; there are "
          "is_host, join_timeout, last_call_timeout, read_timeout, store_type"),
         ("close_timeout=5", "close_timeout has no effect: torch's rendezvous handler is not used"),
