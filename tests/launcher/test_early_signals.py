@@ -94,7 +94,7 @@ while True:
 
 def test_signal_in_the_middle_of_a_restart(jobs: Jobs) -> None:
     """While the launcher waits for the peers of a dead rank to end, it is asked to stop: no new cycle begins."""
-    flags = ("--max-restarts=3", "--workers-stop-timeout=10", "--term-timeout=3")
+    flags = ("--max-restarts=3", "--workers-stop-timeout=6", "--term-timeout=3")
     job = jobs(STUBBORN, *flags, "--ft-preempted-exit-code=75")
     pid = job.hear(r"pid (\d+)", ranks=[0])[0]
     job.hear("asked to stop", ranks=[0])
