@@ -74,6 +74,7 @@ WRONG_LINES = [
     ("rank_hearbeat_timeout: 60", "no setting 'rank_hearbeat_timeout'; did you mean 'rank_heartbeat_timeout'?"),
     ("rank-heartbeat-timeout: 60", "did you mean 'rank_heartbeat_timeout'?"),
     ("rank_heartbeat_timeout: .nan", "nan is not allowed"),
+    ("workload_check_interval: null", "None is not allowed"),
     ("rank_section_timeouts: {step: soon}", "section 'step' has 'soon'"),
     ("rank_termination_signal: SIGFOO", "'SIGFOO' is not allowed: there is no such signal"),
     ("restart_policy: min-healthy", "use any-failed"),

@@ -87,6 +87,7 @@ def test_values_of_the_launcher() -> None:
     assert option("term_timeout").parse("None") is None
     assert option("preload").parse("torch, my.model") == ("torch", "my.model")
     assert option("preload").parse("") == ()
+    assert option("metrics_address").parse("::") == "::"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
     first_list,
     hidden,
     list_path,
+    plan,
     read_list,
     script_text,
     unlike,
@@ -250,6 +251,18 @@ def test_what_starts_cold(request_: Request, environment: dict[str, str], is_tes
 def test_what_may_start_warm() -> None:
     assert not why_cold(Request("auto", "train.py"), {"PYTHON_EXEC": sys.executable}, is_tested=True)
     assert not why_cold(Request("on", "train.py", module=True), {}, is_tested=False)
+
+
+def test_a_zygote_has_the_ranks_command_line_and_what_is_no_ranks_own() -> None:
+    environment = {"HOME": "/root", "RANK": "7", "TORCHELASTIC_RUN_ID": "x", "HOLDFAST_RUN_DIR": "/x"}
+    made = plan(Request("on", "train.py", ("--lr", "1"), several=True), environment)
+    assert made.command == (sys.executable, "-u", "train.py", "--lr", "1")
+    assert made.folder == os.path.realpath(".")
+    added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_FR_BUFFER_SIZE": "2000"}
+    assert made.environment == {"HOME": "/root", **added}
+    one = plan(Request("on", "pack.train", module=True, several=False), {"OMP_NUM_THREADS": "3"})
+    assert one.command == (sys.executable, "-u", "-m", "pack.train")
+    assert one.environment["OMP_NUM_THREADS"] == "3"
 
 
 VARIABLES = st.dictionaries(
