@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -48,23 +46,15 @@ def test_the_strongest_source_wins_and_is_named(yaml_file: str) -> None:
         assert found.config.safety_factor == (2.0 if in_yaml else 5.0)
 
 
-def test_no_limit_on_the_command_line_beats_a_limit_in_the_file(yaml_file: str) -> None:
-    found = load({FIELD: Given("None", FLAG)}, {}, yaml_file)
-    assert found.config.rank_heartbeat_timeout is None
-    assert found.is_set(FIELD)
-
-
-def test_sections_of_a_stronger_source_replace_the_weaker_ones(tmp_path: Path) -> None:
-    path = tmp_path / "ft.yaml"
-    path.write_text("fault_tolerance: {rank_section_timeouts: {setup: 600, step: 180}}")
-    found = load({}, {"PET_FT_RANK_SECTION_TIMEOUTS": "step:60"}, str(path))
+def test_a_stronger_source_replaces_limits_and_sections(yaml_file: str) -> None:
+    Path(yaml_file).write_text(
+        f"fault_tolerance: {{{FIELD}: 20, rank_section_timeouts: {{setup: 600, step: 180}}}}"
+    )
+    found = load({FIELD: Given("None", FLAG)}, {"PET_FT_RANK_SECTION_TIMEOUTS": "step:60"}, yaml_file)
+    assert found.config.rank_heartbeat_timeout is None and found.is_set(FIELD)
     assert found.config.rank_section_timeouts == {"step": 60.0}
-
-
-def test_an_empty_variable_is_not_set() -> None:
     for empty in ("", "  "):
-        found = load({}, {VARIABLE: empty})
-        assert found.origins[FIELD] == "default"
+        assert load({}, {VARIABLE: empty}).origins[FIELD] == "default"
 
 
 def test_a_missing_file() -> None:
@@ -81,26 +71,15 @@ def test_a_missing_file() -> None:
 
 
 WRONG_LINES = [
-    (
-        "rank_hearbeat_timeout: 60",
-        "there is no setting 'rank_hearbeat_timeout'; did you mean 'rank_heartbeat_timeout'?",
-    ),
+    ("rank_hearbeat_timeout: 60", "no setting 'rank_hearbeat_timeout'; did you mean 'rank_heartbeat_timeout'?"),
     ("rank-heartbeat-timeout: 60", "did you mean 'rank_heartbeat_timeout'?"),
-    ("rank_heartbeat_timeout: -1", "-1 is not allowed"),
-    ("rank_heartbeat_timeout: 0", "0 is not allowed"),
-    ("rank_heartbeat_timeout: abc", "'abc' is not allowed"),
     ("rank_heartbeat_timeout: .nan", "nan is not allowed"),
-    ("rank_heartbeat_timeout: true", "True is not allowed"),
-    ("rank_heartbeat_timeout: [60]", "[60] is not allowed"),
     ("workload_check_interval: null", "None is not allowed"),
-    ("rank_section_timeouts: [step]", "['step'] is not allowed"),
     ("rank_section_timeouts: {step: soon}", "section 'step' has 'soon'"),
     ("rank_termination_signal: SIGFOO", "'SIGFOO' is not allowed: there is no such signal"),
-    ("log_level: LOUD", "'LOUD' is not allowed"),
-    ("enable_nic_monitor: maybe", "'maybe' is not allowed"),
-    ("pci_topo_file: 5", "5 is not allowed"),
     ("restart_policy: min-healthy", "use any-failed"),
-]
+]  # fmt: skip
+"""Which values each setting refuses: test_config.py."""
 
 
 def test_a_wrong_line_of_yaml_is_an_error_even_when_a_flag_overrides_it(tmp_path: Path) -> None:
@@ -148,19 +127,20 @@ def test_the_section_is_found(tmp_path: Path) -> None:
     assert load({}, {}, published).config.safety_factor == 2.0
 
 
-def test_a_file_without_the_section(tmp_path: Path) -> None:
-    rows = [
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
         ("", ": the file is empty; expected a 'fault_tolerance' section"),
         ("model: 1\n", ": no 'fault_tolerance' section"),
         ("fault-tolerance: {}\n", ": no 'fault_tolerance' section; was it meant by 'fault-tolerance'?"),
         ("rank_heartbeat_timeout: 60\n", "; put the settings under 'fault_tolerance:'"),
-    ]
-    for content, said in rows:
-        path = written(tmp_path, content)
-        with pytest.raises(MissingSection) as caught:
-            read_section(path)
-        assert str(caught.value).startswith(path)
-        assert str(caught.value).endswith(said)
+    ],
+)
+def test_a_file_without_the_section(tmp_path: Path, content: str, said: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(MissingSection) as caught:
+        read_section(path)
+    assert str(caught.value).startswith(path) and str(caught.value).endswith(said)
 
 
 DAMAGED: list[tuple[str | bytes, str]] = [
@@ -169,14 +149,8 @@ DAMAGED: list[tuple[str | bytes, str]] = [
     ("fault_tolerance:\n  - 1\n", ", line 2: 'fault_tolerance' is not a section"),
     ("fault_tolerance: on\n", ", line 1: 'fault_tolerance' is not a section"),
     ("a:\n  fault_tolerance: {}\nb:\n  fault_tolerance: {}\n", "more than one 'fault_tolerance' section"),
-    (
-        "fault_tolerance:\n  safety_factor: 2\n  safety_factor: 3\n",
-        ", line 3: 'safety_factor' is given twice",
-    ),
-    (
-        "fault_tolerance:\n  rank_section_timeouts:\n    step: 1\n    step: 2\n",
-        ", line 4: 'step' is given twice",
-    ),
+    ("fault_tolerance:\n  a: 2\n  a: 3\n", ", line 3: 'a' is given twice"),
+    ("fault_tolerance:\n  a:\n    step: 1\n    step: 2\n", ", line 4: 'step' is given twice"),
     ("fault_tolerance: {a\n", ", line 2: not valid YAML: "),
     ("a: [\n", ", line 2: not valid YAML: "),
     ("a: 1\n\tb: 2\n", ", line 2: not valid YAML: "),
@@ -196,8 +170,7 @@ def test_a_file_that_cannot_be_understood(tmp_path: Path) -> None:
         path = written(tmp_path, content)
         with pytest.raises(ConfigError) as caught:
             read_section(path)
-        assert str(caught.value).startswith(path), content
-        assert said in str(caught.value), content
+        assert str(caught.value).startswith(path) and said in str(caught.value), content
         assert "\n" not in str(caught.value), content
 
 
@@ -210,19 +183,11 @@ def test_a_file_that_the_system_does_not_give() -> None:
 
 
 VALUES = {
-    "workload_check_interval": ("0.5", 0.5),
     "initial_rank_heartbeat_timeout": ("None", None),
     "rank_heartbeat_timeout": ("60", 60.0),
     "rank_section_timeouts": ("setup:600,step:null", {"setup": 600.0, "step": None}),
-    "rank_out_of_section_timeout": ("30", 30.0),
-    "node_health_check_interval": ("7", 7.0),
-    "safety_factor": ("3", 3.0),
     "rank_termination_signal": ("SIGTERM", signal.SIGTERM),
-    "log_level": ("DBG", logging.DEBUG),
-    "restart_check_interval": ("9", 9.0),
     "enable_nic_monitor": ("true", True),
-    "pci_topo_file": ("topo.xml", "topo.xml"),
-    "link_down_path_template": ("/sys/{dev_name}", "/sys/{dev_name}"),
 }
 SPELLINGS = [
     "--ft-{dashed}",
@@ -240,18 +205,15 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def spelled(pattern: str) -> Iterator[str]:
-    for name, (text, _) in VALUES.items():
-        yield from (pattern.format(name=name, dashed=name.replace("_", "-")), text)
-
-
 @pytest.mark.parametrize("pattern", SPELLINGS)
 def test_from_args_every_spelling_gives_the_settings(pattern: str) -> None:
-    args = get_args_parser().parse_args([*spelled(pattern), "train.py", "--ft-of=the script"])
+    words = []
+    for name, (text, _) in VALUES.items():
+        words += [pattern.format(name=name, dashed=name.replace("_", "-")), text]
+    args = get_args_parser().parse_args([*words, "train.py", "--ft-of=the script"])
     config = FaultToleranceConfig.from_args(args)
-    assert {name: getattr(config, name) for name in VALUES} == {
-        name: value for name, (_, value) in VALUES.items()
-    }
+    for name, (_, value) in VALUES.items():
+        assert getattr(config, name) == value
     assert (args.training_script, args.training_script_args) == ("train.py", ["--ft-of=the script"])
 
 

@@ -21,57 +21,42 @@ from holdfast.fault_tolerance.errors import ConfigError
 from holdfast.fault_tolerance.launcher.command_line.checks import check_log_files, check_script, make_log_dir
 from holdfast.fault_tolerance.launcher.command_line.ft_options import OPTIONS, reports
 from holdfast.fault_tolerance.launcher.command_line.torch_options import TABLE
-from tests.config.settings_of_releases import SETTINGS, Setting, flags, shown, variables
+from tests.config.settings_of_releases import SETTINGS, flags, shown, variables
 
 
-def frozen_flags(setting: Setting) -> list[str]:
-    bases = [setting.name.replace("_", "-"), *setting.more_flags]
-    return [f"{prefix}-{base}" for base in bases for prefix in ("ft", "ft-param")]
+def both(key: str) -> list[str]:
+    """The two names that each option has, and most have no other."""
+    dashed = key.replace("_", "-")
+    return [f"ft-{dashed}", f"ft-param-{dashed}"]
 
 
-# A new option adds a line here; no line is ever removed.
+USUAL = """
+    workload_check_interval initial_rank_heartbeat_timeout rank_heartbeat_timeout rank_section_timeouts
+    rank_out_of_section_timeout safety_factor rank_termination_signal log_level restarts_reset_on_progress exit_timeout
+    finished_timeout preempted_exit_code same_failure_limit exclude_suspects node_domain run_dir metrics_file
+    metrics_port metrics_address warm_start preload health_command health_action health_write_path health_timeout
+    node_timeout ignore_optimizer_steps early_detection
+"""
+# A new option adds a name here; none is ever removed.
 FROZEN = {
-    "workload_check_interval": "ft-workload-check-interval ft-param-workload-check-interval",
-    "initial_rank_heartbeat_timeout": "ft-initial-rank-heartbeat-timeout ft-param-initial-rank-heartbeat-timeout",
-    "rank_heartbeat_timeout": "ft-rank-heartbeat-timeout ft-param-rank-heartbeat-timeout",
-    "rank_section_timeouts": "ft-rank-section-timeouts ft-param-rank-section-timeouts",
-    "rank_out_of_section_timeout": "ft-rank-out-of-section-timeout ft-param-rank-out-of-section-timeout",
-    "safety_factor": "ft-safety-factor ft-param-safety-factor",
-    "rank_termination_signal": "ft-rank-termination-signal ft-param-rank-termination-signal",
-    "log_level": "ft-log-level ft-param-log-level",
-    "cfg_path": "ft-cfg-path ft-param-cfg-path fault-tol-cfg-path",
-    "ignore_missing_cfg": "ft-ignore-missing-cfg ft-param-ignore-missing-cfg ignore-missing-fault-tol-cfg",
-    "restart_policy": "ft-restart-policy ft-param-restart-policy restart-policy",
-    "restarts_reset_on_progress": "ft-restarts-reset-on-progress ft-param-restarts-reset-on-progress",
-    "term_timeout": "term-timeout ft-term-timeout ft-param-term-timeout",
-    "workers_stop_timeout": "workers-stop-timeout ft-workers-stop-timeout ft-param-workers-stop-timeout",
-    "exit_timeout": "ft-exit-timeout ft-param-exit-timeout",
-    "finished_timeout": "ft-finished-timeout ft-param-finished-timeout",
-    "preempted_exit_code": "ft-preempted-exit-code ft-param-preempted-exit-code",
-    "same_failure_limit": "ft-same-failure-limit ft-param-same-failure-limit",
-    "exclude_suspects": "ft-exclude-suspects ft-param-exclude-suspects",
-    "node_domain": "ft-node-domain ft-param-node-domain",
-    "run_dir": "ft-run-dir ft-param-run-dir",
-    "metrics_file": "ft-metrics-file ft-param-metrics-file",
-    "metrics_port": "ft-metrics-port ft-param-metrics-port",
-    "metrics_address": "ft-metrics-address ft-param-metrics-address",
-    "warm_start": "ft-warm-start ft-param-warm-start",
-    "preload": "ft-preload ft-param-preload",
+    **{key: both(key) for key in USUAL.split()},
+    "cfg_path": [*both("cfg_path"), "fault-tol-cfg-path"],
+    "ignore_missing_cfg": [*both("ignore_missing_cfg"), "ignore-missing-fault-tol-cfg"],
+    "restart_policy": [*both("restart_policy"), "restart-policy"],
+    "term_timeout": ["term-timeout", *both("term_timeout")],
+    "workers_stop_timeout": ["workers-stop-timeout", *both("workers_stop_timeout")],
+    "launcher_log": [*both("launcher_log"), *both("nvrx_logfile")],
     **{
-        f"health_{name}": f"ft-health-{name.replace('_', '-')} ft-param-health-{name.replace('_', '-')}"
-        for name in ("command", "action", "write_path", "timeout")
+        each.name: [name for key in (each.name, *each.more_flags) for name in both(key)]
+        for each in SETTINGS
+        if not each.key
     },
-    "node_timeout": "ft-node-timeout ft-param-node-timeout",
-    "ignore_optimizer_steps": "ft-ignore-optimizer-steps ft-param-ignore-optimizer-steps",
-    "early_detection": "ft-early-detection ft-param-early-detection",
-    "launcher_log": "ft-launcher-log ft-param-launcher-log ft-nvrx-logfile ft-param-nvrx-logfile",
-    **{each.name: " ".join(dict.fromkeys(frozen_flags(each))) for each in SETTINGS if not each.key},
-    "gpus_per_numa": "",
+    "gpus_per_numa": [],
 }
 
 
 def test_the_frozen_list_of_names() -> None:
-    assert {option.key: " ".join(option.names) for option in OPTIONS} == FROZEN
+    assert {option.key: list(option.names) for option in OPTIONS} == FROZEN
 
 
 def test_no_name_means_two_things() -> None:
@@ -97,54 +82,28 @@ def option(key: str) -> Option:
     return next(each for each in OPTIONS if each.key == key)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "meant"),
-    [
-        ("term_timeout", "60", 60.0),
-        ("term_timeout", "None", None),
-        ("workers_stop_timeout", "0.5", 0.5),
-        ("preempted_exit_code", "75", 75),
-        ("preload", "torch, my.model", ("torch", "my.model")),
-        ("preload", "", ()),
-        ("warm_start", "off", "off"),
-        ("warm_start", "on", "on"),
-        ("run_dir", "/tmp/x", "/tmp/x"),
-        ("launcher_log", "ft.log", "ft.log"),
-        ("metrics_file", "/var/ft.prom", "/var/ft.prom"),
-        ("metrics_port", "9400", 9400),
-        ("metrics_address", "::", "::"),
-        ("per_cycle_applog_prefix", "/logs/job", "/logs/job"),
-    ],
-)
-def test_values_of_the_launcher(key: str, value: str, meant: object) -> None:
-    assert option(key).parse(value) == meant
+def test_values_of_the_launcher() -> None:
+    """Real jobs have the others."""
+    assert option("term_timeout").parse("None") is None
+    assert option("preload").parse("torch, my.model") == ("torch", "my.model")
+    assert option("preload").parse("") == ()
+    assert option("metrics_address").parse("::") == "::"
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(
-            (key, value)
-            for key in ("workers_stop_timeout", "node_timeout")
-            for value in ("", "None", "0", "nan", "x")
-        ),
+        *(("workers_stop_timeout", value) for value in ("", "None", "0", "nan", "x")),
+        *(("node_timeout", value) for value in ("", "None", "0", "nan", "x")),
         *(("term_timeout", value) for value in ("0", "-1", "nan", "inf", "soon")),
         *(("preempted_exit_code", value) for value in ("-1", "256", "x", "1.0", "")),
         *(("metrics_port", value) for value in ("0", "65536", "x")),
         *(("warm_start", value) for value in ("yes", "", "OFF")),
         *(("preload", value) for value in ("torch;os", "a..b", ",", "-c")),
-        *(
-            (key, value)
-            for key in (
-                "run_dir",
-                "cfg_path",
-                "launcher_log",
-                "per_cycle_applog_prefix",
-                "metrics_file",
-                "metrics_address",
-            )
-            for value in ("", "  ")
-        ),
+        *((key, "") for key in ("run_dir", "cfg_path", "launcher_log", "metrics_file", "metrics_address")),
+        *((key, "  ") for key in ("run_dir", "cfg_path", "launcher_log", "metrics_file", "metrics_address")),
+        ("per_cycle_applog_prefix", ""),
+        ("per_cycle_applog_prefix", "  "),
         ("per_cycle_applog_prefix", "/logs/"),
         ("metrics_file", "job.txt"),
     ],
@@ -303,7 +262,10 @@ def test_a_finder_of_an_editable_installation_is_asked(monkeypatch: pytest.Monke
         run("other.train", module=True)
 
 
-def test_python_exec_that_is_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_exec_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of another Python is not searched."""
+    monkeypatch.setenv("PYTHON_EXEC", sys.executable)
+    run("nowhere", module=True)
     monkeypatch.setenv("PYTHON_EXEC", "/no/such/python")
     with pytest.raises(ConfigError, match="PYTHON_EXEC: there is no program '/no/such/python'"):
         run("train.py")
@@ -314,11 +276,6 @@ def test_unreadable_script() -> None:
     Path("train.py").chmod(0)
     with pytest.raises(ConfigError, match="cannot be read by this user"):
         run("train.py")
-
-
-def test_a_module_of_another_python_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHON_EXEC", sys.executable)
-    run("nowhere", module=True)
 
 
 @pytest.mark.parametrize(
@@ -349,11 +306,8 @@ def test_scripts_that_cannot(script: str | None, switches: dict[str, bool], said
 # -- where logs are written ----------------------------------------------------------------------------------
 
 
-def test_the_null_device_is_no_folder_and_allowed() -> None:
+def test_log_dir_is_made_and_left_empty(tmp_path: Path) -> None:
     make_log_dir("/dev/null")
-
-
-def test_it_is_made_and_left_empty(tmp_path: Path) -> None:
     for _ in range(2):
         make_log_dir(str(tmp_path / "a" / "b"))
     assert list((tmp_path / "a").rglob("*")) == [tmp_path / "a" / "b"]
@@ -364,21 +318,16 @@ def test_it_is_made_and_left_empty(tmp_path: Path) -> None:
     [
         ("/proc/x", "No such file or directory"),
         ("/proc", "No such file or directory"),
-        ("file/x", "Not a directory"),
+        ("train.py/x", "Not a directory"),
         ("x" * 300, "File name too long"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(
-    path: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
+def test_what_cannot_be_used_is_one_line(path: str, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_log_dir(path)
     line = str(caught.value)
-    assert line.startswith("--log-dir: no logs can be kept in /")
+    assert line.startswith("--log-dir: no logs can be kept in /") and "\n" not in line
     assert f"{path}: {why}; give another folder" in line
-    assert "\n" not in line
 
 
 @pytest.mark.parametrize(
@@ -386,7 +335,7 @@ def test_what_cannot_be_used_is_one_line(
     [
         ("nowhere/job", None, "--ft-per-cycle-applog-prefix: no file can be made in "),
         ("nowhere/job", None, "nowhere: No such file or directory; make the folder or give another path"),
-        ("file/job", None, "file: Not a directory"),
+        ("train.py/job", None, "train.py: Not a directory"),
         ("/proc/job", None, "/proc: No such file or directory"),
         (None, "nowhere/ft.log", "nowhere/ft.log cannot be written to: No such file or directory"),
         (None, ".", "--ft-launcher-log: "),
@@ -394,10 +343,8 @@ def test_what_cannot_be_used_is_one_line(
     ],
 )
 def test_log_file_that_cannot_be_written_is_one_line(
-    prefix: str | None, log_file: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefix: str | None, log_file: str | None, why: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
     with pytest.raises(ConfigError) as caught:
         check_log_files(prefix, log_file)
     assert why in str(caught.value) and "\n" not in str(caught.value)

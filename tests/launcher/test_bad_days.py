@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -10,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,8 +20,8 @@ from holdfast.fault_tolerance.launcher.rank_store import ENDED
 from holdfast.fault_tolerance.launcher.ranks import failures
 from holdfast.fault_tolerance.launcher.ranks.failures import Failure
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
-from tests.jobs import LAUNCHER, Jobs, patient
-from tests.processes import Spawner, alive, free_port, wait_until
+from tests.jobs import CONSOLE, Job, Jobs, patient
+from tests.processes import alive, free_port, wait_until
 
 
 def test_boards_that_somebody_removed(jobs: Jobs) -> None:
@@ -44,50 +42,37 @@ wait() if CYCLE < 2 else None
 
 
 # Breaks the launcher in the place that the test names, before it runs.
-BREAK = """
-import sys
-from holdfast.fault_tolerance.launcher import main
-{place} = lambda *_: 1 / 0
-main.console()
+BREAK = f"""
+from holdfast.fault_tolerance.launcher import local_ranks
+{{place}} = lambda *_: 1 / 0
+{CONSOLE}
 """
-MODULES = "from holdfast.fault_tolerance.launcher import local_ranks\n"
 
 
-def broken(jobs: Jobs, spawn: Spawner, place: str, script: str) -> tuple[int, str, dict[str, Any]]:
-    """The exit code, the output, and the last record of each kind in the journal."""
-    run_dir = jobs.folder / "run"
-    words = ["--ft-run-dir", run_dir, "--nproc-per-node", "2", jobs.script(script)]
-    notes = jobs.folder / "notes"
-    notes.mkdir()
-    code = MODULES + BREAK.format(place=place)
-    job = spawn([sys.executable, "-c", code, *words], env={"NOTES": str(notes)})
-    ended = job.wait()
-    (journal,) = run_dir.glob("journal-*.jsonl")
-    records = map(json.loads, journal.read_text().splitlines())
-    return ended, job.output(), {record["kind"]: record for record in records}
+def broken(jobs: Jobs, place: str, script: str) -> Job:
+    return jobs(script, under=[sys.executable, "-c", BREAK.format(place=place)])
 
 
-def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs, spawn: Spawner) -> None:
-    text = "say('pid', os.getpid())\nwait()"
-    code, output, journal = broken(jobs, spawn, "local_ranks.ProcessStates.refresh", text)
-    assert code == 1 and "Traceback" not in output
-    assert {"launcher_error", "run_end"} <= journal.keys()
-    assert "ZeroDivisionError" in journal["launcher_error"]["traceback"]
-    pids = [int(line.split()[-1]) for line in output.splitlines() if " pid " in line and "rank " in line]
-    assert not any(alive(pid) for pid in pids)
+def test_a_defect_of_the_launcher_ends_the_job_in_good_order(jobs: Jobs) -> None:
+    job = broken(jobs, "local_ranks.ProcessStates.refresh", "wait()")
+    assert "Traceback" not in job.end(1)
+    (error,) = job.journal("launcher_error")
+    assert "ZeroDivisionError" in error["traceback"] and job.journal("run_end")
+    assert not any(alive(each["pid"]) for each in job.journal("rank_start"))
 
 
-def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs, spawn: Spawner) -> None:
-    text = "say('pid', os.getpid())\nmeet()\nsys.exit(3) if RANK else wait()"
-    code, output, journal = broken(jobs, spawn, "local_ranks.RankGroup.signal", text)
-    assert code == 1 and "launcher_error" in journal
-    pids = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("rank ")]
-    assert len(pids) == 2 and not any(alive(pid) for pid in pids)
+def test_a_defect_in_stopping_leaves_no_rank(jobs: Jobs) -> None:
+    job = broken(jobs, "local_ranks.RankGroup.signal", "meet()\nsys.exit(3) if RANK else wait()")
+    job.end(1)
+    assert job.journal("launcher_error")
+    pids = [each["pid"] for each in job.journal("rank_start")]
+    assert len(pids) == 2 and not any(map(alive, pids))
 
 
-def test_a_defect_in_what_only_informs_people_is_harmless(jobs: Jobs, spawn: Spawner) -> None:
-    code, _, journal = broken(jobs, spawn, "local_ranks.Incidents.capture", "meet()\nsys.exit(3)")
-    assert code == 3 and journal["launcher_error"]["what"] == "the taking of evidence"
+def test_a_defect_in_what_only_informs_people_is_harmless(jobs: Jobs) -> None:
+    job = broken(jobs, "local_ranks.Incidents.capture", "meet()\nsys.exit(3)")
+    job.end(3)
+    assert [each["what"] for each in job.journal("launcher_error")] == ["the taking of evidence"]
 
 
 @pytest.fixture
@@ -166,13 +151,9 @@ def test_a_command_that_hangs_ends_with_its_launcher(jobs: Jobs, tmp_path: Path,
 
 
 WITHOUT_STORE = f"""
-import sys
 from holdfast.fault_tolerance.launcher import rank_store
-from holdfast.fault_tolerance.launcher.main import console
-
-rank_store.HOST = sys.argv[0].replace("launcher.py", "host.py")
-sys.argv[:] = sys.argv[{len(LAUNCHER)}:]
-console()
+rank_store.HOST = "FILE"
+{CONSOLE}
 """
 HOST = """
 import sys
@@ -200,10 +181,8 @@ REASON = "could not be started: no thread can be started"
 @pytest.fixture
 def under(tmp_path: Path) -> list[str]:
     """A launcher whose torch cannot start that store."""
-    launcher = tmp_path / "launcher.py"
-    launcher.write_text(WITHOUT_STORE)
     (tmp_path / "host.py").write_text(HOST)
-    return [sys.executable, str(launcher)]
+    return [sys.executable, "-c", WITHOUT_STORE.replace("FILE", str(tmp_path / "host.py"))]
 
 
 def test_rank_store_failure_ends_each_cycle(jobs: Jobs, under: list[str]) -> None:
@@ -231,9 +210,8 @@ def test_rank_store_host_that_is_killed_costs_a_restart(jobs: Jobs) -> None:
     text = CONNECTS + "wait() if CYCLE == 0 else os._exit(0)\n"
     job = jobs(text, "--ft-warm-start=off", "--max-restarts=1", nproc=1)
     job.hear("met", ranks=[0])
-    (host,) = [
-        each for each in psutil.Process(job.pid).children() if "store_host.py" in " ".join(each.cmdline())
-    ]
+    children = psutil.Process(job.pid).children()
+    (host,) = (each for each in children if "store_host.py" in " ".join(each.cmdline()))
     host.kill()
     job.end(0)
     job.hear("met", ranks=[0], cycle=1)

@@ -10,19 +10,18 @@ import re
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.main import main
-from tests.jobs import LAUNCHER, PRELUDE, Job, Jobs
+from tests.jobs import LAUNCHER, PRELUDE, Jobs
 from tests.processes import Spawner, wait_until
 
 TOP = [sys.executable, "-m", "holdfast", "top"]
@@ -48,30 +47,17 @@ def once(spawn: Spawner, *words: str | Path, code: int = 0) -> str:
     return process.out() if code == 0 else process.err()
 
 
-def end(job: Job) -> None:
-    job.tell("end")
-    job.end(0)
-
-
 class Terminal:
-    """A command on a terminal of its own; `text` is what it wrote so far."""
+    """`holdfast top` on a terminal of its own; `text` is what it wrote so far."""
 
-    def __init__(self, *words: str | Path) -> None:
+    def __init__(self, spawn: Spawner, *words: str | Path) -> None:
         self.leader, self._follower = pty.openpty()
         self.resize(24, 100)
         self.before = termios.tcgetattr(self._follower)
-        self.process = subprocess.Popen(
-            [*TOP, *map(str, words)],
-            stdin=self._follower,
-            stdout=self._follower,
-            stderr=self._follower,
-            env={
-                **{name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")},
-                "TERM": "xterm",
-            },
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        # The leader of a session without a terminal takes the one that it opens.
+        opens = ["sh", "-c", 'exec "$@" <$TTY >$TTY 2>$TTY', "sh"]
+        env = {"TTY": os.ttyname(self._follower), "TERM": "xterm", "COLUMNS": None, "LINES": None}
+        self.process = spawn([*opens, *TOP, *words], env=env)
         os.set_blocking(self.leader, False)
         self.text = ""
 
@@ -85,7 +71,7 @@ class Terminal:
 
         def shows() -> bool:
             self._read()
-            assert self.process.poll() is None, self.text
+            assert self.process.returncode is None, self.text
             return bool(re.search(pattern, self.text))
 
         wait_until(shows, what=f"{pattern}: {self.text[-2000:]}")
@@ -106,63 +92,61 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for its end; returns the exit code."""
-        wait_until(lambda: (self._read(), self.process.poll() is not None)[1], what="it ends")
+        wait_until(lambda: self._read() or self.process.returncode is not None, what="it ends")
         self._read()
         return self.process.wait()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.process.kill()
         os.close(self.leader)
         os.close(self._follower)
 
 
-@contextmanager
-def terminal(*words: str | Path) -> Iterator[Terminal]:
-    opened = Terminal(*words)
-    try:
-        yield opened
-    finally:
-        opened.close()
+@pytest.fixture
+def top(spawn: Spawner) -> Iterator[Callable[..., Terminal]]:
+    with ExitStack() as stack:
+        yield lambda *words: stack.enter_context(closing(Terminal(spawn, *words)))
 
 
-def test_top_on_a_terminal_follows_jobs_and_ends_with_ctrl_c(jobs: Jobs, tmp_path: Path) -> None:
+def test_top_on_a_terminal_follows_jobs_and_ends_with_ctrl_c(
+    jobs: Jobs, top: Callable[..., Terminal], tmp_path: Path
+) -> None:
     """It waits for the first one, and finds the next one in the same run directory."""
     run_dir = tmp_path / "later"
-    with terminal(run_dir) as screen:
-        screen.wait_for(r"No\s+such\s+file")
-        for number in range(2):
-            screen.resize(24, 100)
-            job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node=2", *LIMITS, jobs.script(OPENS))
-            job.hear("ready", ranks=[0, 1])
-            screen.wait_for(f"process {job.pid}, cycle 0, 2 ranks")
-            screen.wait_for(r"data_loading [\d.]+ of 400 s")
-            if number:
-                screen.resize(8, 40)
-                screen.wait_for(r"rank      step  state")
-                screen.resize(3, 10)
-                screen.wait_for(r"goodput ")
-                screen.resize(24, 160)
-            end(job)
-            screen.wait_for("the job ended with exit code 0")
-        shutil.rmtree(run_dir)
-        screen.wait_for(r"No\s+such\s+file")
-        assert screen.interrupt() == 130
-        assert "\x1b[?1049l" in screen.text and "\x1b[?25h" in screen.text and "Traceback" not in screen.text
+    screen = top(run_dir)
+    screen.wait_for(r"No\s+such\s+file")
+    for number in range(2):
+        screen.resize(24, 100)
+        job = jobs.plain("--ft-run-dir", run_dir, "--nproc-per-node=2", *LIMITS, jobs.script(OPENS))
+        job.hear("ready", ranks=[0, 1])
+        screen.wait_for(f"process {job.pid}, cycle 0, 2 ranks")
+        screen.wait_for(r"data_loading [\d.]+ of 400 s")
+        if number:
+            screen.resize(8, 40)
+            screen.wait_for(r"rank      step  state")
+            screen.resize(3, 10)
+            screen.wait_for(r"goodput ")
+            screen.resize(24, 160)
+        job.tell("end")
+        job.end(0)
+        screen.wait_for("the job ended with exit code 0")
+    shutil.rmtree(run_dir)
+    screen.wait_for(r"No\s+such\s+file")
+    assert screen.interrupt() == 130
+    assert "\x1b[?1049l" in screen.text and "\x1b[?25h" in screen.text and "Traceback" not in screen.text
 
 
-def test_top_on_a_terminal_ends_with_sigterm(tmp_path: Path) -> None:
-    with terminal(tmp_path / "later") as screen:
-        screen.wait_for(r"No\s+such\s+file")
-        screen.process.send_signal(signal.SIGTERM)
-        assert screen.end() == 143
+def test_top_on_a_terminal_ends_with_sigterm(top: Callable[..., Terminal], tmp_path: Path) -> None:
+    screen = top(tmp_path / "later")
+    screen.wait_for(r"No\s+such\s+file")
+    screen.process.send_signal(signal.SIGTERM)
+    assert screen.end() == 143
 
 
-def test_top_on_a_terminal_refuses_a_process_without_a_job() -> None:
-    with terminal(str(os.getpid())) as screen:
-        assert screen.end() == 2
-        assert "holdfast: error: " in screen.text and "\x1b[?1049h" not in screen.text
+def test_top_on_a_terminal_refuses_a_process_without_a_job(top: Callable[..., Terminal]) -> None:
+    screen = top(str(os.getpid()))
+    assert screen.end() == 2
+    assert "holdfast: error: " in screen.text and "\x1b[?1049h" not in screen.text
 
 
 def test_top_shows_the_open_section_and_then_the_end(spawn: Spawner, jobs: Jobs) -> None:
@@ -179,7 +163,8 @@ def test_top_shows_the_open_section_and_then_the_end(spawn: Spawner, jobs: Jobs)
         assert re.search(r"^goodput \d+\.\d% of .*, cycles: 1, failures: 0$", text, re.MULTILINE)
     assert sorted(path.name for path in job.run_dir.iterdir()) == before
 
-    end(job)
+    job.tell("end")
+    job.end(0)
     text = once(spawn, job.run_dir)
     assert "the job ended with exit code 0" in text and "no launcher works there now" in text
     assert once(spawn, str(job.pid), code=2).startswith(f"holdfast: error: there is no process {job.pid}")

@@ -40,6 +40,10 @@ def expected(rank: int, cycle: int) -> list[str]:
     return [f"rank {rank}: {text}" for text in said]
 
 
+BOTH_STREAMS = "sys.stdout.write(f'out of {RANK}\\n')\nsys.stderr.write(f'err of {RANK}\\n')\n"
+OF_BOTH = [f"rank {rank}: {stream} of {rank}" for stream in ("err", "out") for rank in range(2)]
+
+
 @pytest.mark.parametrize(("start", "first"), [("off", "cold"), ("on", "warm")])
 def test_restart_has_two_files(jobs: Jobs, start: str, first: str) -> None:
     flags = (FLAG, "job", "--max-restarts", "1", "--ft-warm-start", start)
@@ -51,9 +55,8 @@ def test_restart_has_two_files(jobs: Jobs, start: str, first: str) -> None:
     assert {each["start"] for each in job.journal("rank_start")} == {first}
     # The terminal has what it has without the option.
     shown = job.spawned.out() + said
-    for rank in range(4):
-        for cycle in range(2):
-            assert f"out of {rank} cycle {cycle}\n" in shown and f"err of {rank} cycle {cycle}\n" in shown
+    for place in (f"{rank} cycle {cycle}" for rank in range(4) for cycle in range(2)):
+        assert f"out of {place}\n" in shown and f"err of {place}\n" in shown
     assert not any(line.startswith("rank ") for line in shown.splitlines())
 
 
@@ -69,23 +72,16 @@ def test_restart_has_two_files(jobs: Jobs, start: str, first: str) -> None:
 def test_other_streams_are_unchanged(
     jobs: Jobs, flags: tuple[str, ...], shown_out: set[int], shown_err: set[int]
 ) -> None:
-    text = "sys.stdout.write(f'out of {RANK}\\n')\nsys.stderr.write(f'err of {RANK}\\n')\n"
     more = () if os.devnull in flags else ("--log-dir", "logs")
-    job = jobs(text, *flags, *more, FLAG, "job")
+    job = jobs(BOTH_STREAMS, *flags, *more, FLAG, "job")
     said = job.end(0)
     assert {int(rank) for rank in re.findall(r"out of (\d)", job.spawned.out())} == shown_out
     assert {int(rank) for rank in re.findall(r"err of (\d)", said)} == shown_err
-    kept = {path.relative_to(jobs.folder / "logs").parts[2:]: path.read_text() for path in logs(jobs)}
-    for name, bit, stream in (("stdout.log", "out", 1), ("stderr.log", "err", 2)):
-        for rank in range(2):
-            if (text := kept.get((str(rank), name))) is not None:  # type: ignore[assignment]
-                assert text == f"{bit} of {rank}\n", stream
-    texts = [f"rank {rank}: {what} of {rank}" for rank in range(2) for what in ("out", "err")]
-    assert sorted(written(jobs)) == sorted(texts)
-
-
-def logs(jobs: Jobs) -> list[Path]:
-    return [*(jobs.folder / "logs").rglob("std*.log")]
+    logs = (jobs.folder / "logs").rglob("std*.log")
+    kept = {(path.parent.name, path.name): path.read_text() for path in logs}
+    for (rank, name), text in kept.items():
+        assert text == f"{name[3:-4]} of {rank}\n"
+    assert sorted(written(jobs)) == sorted(OF_BOTH)
 
 
 def test_order_of_both_streams_is_kept_where_they_are_one(jobs: Jobs) -> None:
@@ -209,12 +205,10 @@ sys.exit(3 if CYCLE < 8 else 0)
 
 def test_closed_standard_output(jobs: Jobs) -> None:
     under = ["bash", "-c", 'exec "$@" >&-', "bash"]
-    text = "sys.stdout.write(f'out of {RANK}\\n')\nsys.stderr.write(f'err of {RANK}\\n')\n"
-    job = jobs(text, FLAG, "job", under=under)
+    job = jobs(BOTH_STREAMS, FLAG, "job", under=under)
     said = job.end(0)
     assert "err of 0\n" in said and "err of 1\n" in said
-    texts = [f"rank {rank}: {what} of {rank}" for rank in range(2) for what in ("out", "err")]
-    assert sorted(written(jobs)) == sorted(texts)
+    assert sorted(written(jobs)) == sorted(OF_BOTH)
 
 
 def test_reader_of_the_terminal_that_stops_holds_up_no_end(jobs: Jobs) -> None:

@@ -34,29 +34,23 @@ def _has_children(count: int) -> Callable[[Job], bool]:
     return lambda job: len(psutil.Process(job.pid).children()) >= count
 
 
-NEEDS_TORCH = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
-"""With this the launcher of a one-node job imports torch."""
-MOMENTS = {
-    "the first lines": _handles_sigterm,
-    "the monitor was started": _has_children(1),
-    "a rank was started": _has_children(2),
-}
-
-
 @pytest.mark.parametrize(
     ("moment", "number", "code"),
     [
-        ("the first lines", signal.SIGTERM, 75),
-        ("the monitor was started", signal.SIGINT, 130),
-        ("a rank was started", signal.SIGTERM, 75),
+        (_handles_sigterm, signal.SIGTERM, 75),
+        (_has_children(1), signal.SIGINT, 130),
+        (_has_children(2), signal.SIGTERM, 75),
     ],
+    ids=["the first lines", "the monitor was started", "a rank was started"],
 )
-def test_signal_while_the_launcher_starts(jobs: Jobs, moment: str, number: int, code: int) -> None:
+def test_signal_while_the_launcher_starts(
+    jobs: Jobs, moment: Callable[[Job], bool], number: int, code: int
+) -> None:
     """It leaves with the code of a stopped job, and (the leak check sees to it) leaves nothing behind."""
     job = jobs("wait()", "--ft-preempted-exit-code", "75", "--max-restarts", "3")
     # Before this the signal ends a Python that has not come to the launcher's first line.
     job.spawned.wait_for(lambda: _handles_sigterm(job))
-    job.spawned.wait_for(lambda: MOMENTS[moment](job))
+    job.spawned.wait_for(lambda: moment(job))
     job.spawned.send_signal(number)
     said = job.end(code)
     assert "[holdfast] FAILED" not in said and "restarting" not in said
@@ -74,11 +68,14 @@ raise ModuleNotFoundError("numpy", name="numpy")
 
 
 def test_ctrl_c_cannot_get_lost_in_an_import(jobs: Jobs) -> None:
-    """numpy's extension modules catch whatever is raised while they load: about every sixth Ctrl-C was in vain."""
+    """numpy's extension modules catch whatever is raised while they load: about every sixth Ctrl-C was in vain.
+
+    With a file timer the launcher of a one-node job imports torch.
+    """
     (jobs.folder / "early").mkdir()
     (jobs.folder / "early" / "numpy.py").write_text(CATCHES_ALL)
     path = os.pathsep.join([str(jobs.folder / "early"), os.environ["PYTHONPATH"]])
-    job = jobs("say('started')", env={"PYTHONPATH": path, **NEEDS_TORCH})
+    job = jobs("say('started')", env={"PYTHONPATH": path, "TORCHELASTIC_ENABLE_FILE_TIMER": "1"})
     job.spawned.wait_for((job.notes / "importing").exists)
     job.spawned.send_signal(signal.SIGINT)
     assert job.end(130) == "" and not job.run_dir.exists()
@@ -97,13 +94,8 @@ while True:
 
 def test_signal_in_the_middle_of_a_restart(jobs: Jobs) -> None:
     """While the launcher waits for the peers of a dead rank to end, it is asked to stop: no new cycle begins."""
-    flags = (
-        "--max-restarts=3",
-        "--workers-stop-timeout=10",
-        "--term-timeout=3",
-        "--ft-preempted-exit-code=75",
-    )
-    job = jobs(STUBBORN, *flags)
+    flags = ("--max-restarts=3", "--workers-stop-timeout=6", "--term-timeout=3")
+    job = jobs(STUBBORN, *flags, "--ft-preempted-exit-code=75")
     pid = job.hear(r"pid (\d+)", ranks=[0])[0]
     job.hear("asked to stop", ranks=[0])
     job.spawned.send_signal(signal.SIGTERM)
@@ -214,8 +206,7 @@ SECOND = 10**9
         ([(1.0, 0.2)], 0.2),  # woken by an event
         ([(1.0, 1.9)], 1.9),  # a busy machine
         ([(1.0, 5.0)], 0.0),  # suspended in a sleep
-        ([(0.0, 4.0)], 0.0),  # suspended, or blocked, in an action
-        ([(0.0, 4.0), (1.0, 1.0)], 1.0),
+        ([(0.0, 4.0), (1.0, 1.0)], 1.0),  # suspended, or blocked, in an action
     ],
 )
 def test_clock_leaves_out_time_without_action(steps: list[tuple[float, float]], passed: float) -> None:

@@ -15,9 +15,8 @@ from tests.jobs import Jobs
 @pytest.mark.check
 def test_code_of_a_rank_that_failed(jobs: Jobs) -> None:
     """Of three ranks one succeeds, one waits. Which code several failures give: tests/control/test_one_node.py."""
-    job = jobs(
-        "meet()\nwait() if RANK == 0 else sys.exit(42 * (RANK - 1))", "--ft-log-level", "ERROR", nproc=3
-    )
+    text = "meet()\nwait() if RANK == 0 else sys.exit(42 * (RANK - 1))"
+    job = jobs(text, "--ft-log-level", "ERROR", nproc=3)
     said = job.end(42)
     assert re.search(r"^\[holdfast\] FAILED: rank 2 ", said, re.MULTILINE) and "closing signal" not in said
 
@@ -71,8 +70,8 @@ wait()
 # -- as values -----------------------------------------------------------------------------------------------
 
 
-def end(status: int, rank: int = 0) -> RankExit:
-    return RankExit(rank, rank, 100 + rank, status, 1.0)
+def end(status: int) -> RankExit:
+    return RankExit(0, 0, 100, status, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -98,30 +97,17 @@ def test_ending_by_the_signal_that_was_passed_on_is_no_failure(status: int, obey
 # -- A user's mistake through the real command
 
 
-MISTAKES = {
-    "misspelt key": (
-        "rank_heartbeat_timout: 30",
-        [],
-        ["ft.yaml", "rank_heartbeat_timout", "rank_heartbeat_timeout"],
-    ),
-    "wrong signal, beside a flag": (
-        "rank_termination_signal: SIGFOO",
-        ["--ft-rank-heartbeat-timeout", "30"],
-        ["rank_termination_signal", "SIGFOO"],
-    ),
-    "log folder in a file": (
-        "log_level: INFO",
-        ["--log-dir", "ft.yaml/logs"],
-        ["ft.yaml/logs: Not a directory"],
-    ),
-}
-"""A line of YAML, flags, and words of the error."""
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_one_clear_line(jobs: Jobs, mistake: str) -> None:
+@pytest.mark.parametrize(
+    ("setting", "flags", "words"),
+    [
+        ("rank_heartbeat_timout: 30", [], ["ft.yaml", "rank_heartbeat_timout", "rank_heartbeat_timeout"]),
+        ("rank_termination_signal: SIGFOO", ["--ft-safety-factor=3"], ["rank_termination_signal", "SIGFOO"]),
+        ("log_level: INFO", ["--log-dir", "ft.yaml/logs"], ["ft.yaml/logs: Not a directory"]),
+    ],
+    ids=["misspelt key", "wrong signal, beside a flag", "log folder in a file"],
+)  # fmt: skip
+def test_one_clear_line(jobs: Jobs, setting: str, flags: list[str], words: list[str]) -> None:
     """All other mistakes are found by the same function, at the same moment: tests/config."""
-    setting, flags, words = MISTAKES[mistake]
     (jobs.folder / "ft.yaml").write_text(f"fault_tolerance:\n  {setting}\n")
     state = jobs.folder / "state"
     script = jobs.script("say('started')")
@@ -156,18 +142,17 @@ REFUSES = "import argparse\nargparse.ArgumentParser().parse_args()"
 
 
 @pytest.mark.parametrize(
-    ("text", "option", "is_hinted"),
+    ("text", "option", "code", "is_hinted"),
     [
-        (REFUSES, "--nproc_per_node=4", True),
-        (REFUSES, "--lr=4", False),
-        ("sys.exit(3)", "--nproc-per-node=4", False),
+        (REFUSES, "--nproc_per_node=4", 2, True),
+        (REFUSES, "--lr=4", 2, False),
+        ("sys.exit(3)", "--nproc-per-node=4", 3, False),
     ],
 )
 def test_option_after_a_script_that_refuses_it_has_a_hint(
-    jobs: Jobs, text: str, option: str, is_hinted: bool
+    jobs: Jobs, text: str, option: str, code: int, is_hinted: bool
 ) -> None:
-    script = jobs.script(text, "train.py")
-    said = jobs.command(script, option).end(3 if "3" in text else 2)
+    said = jobs.command(jobs.script(text, "train.py"), option).end(code)
     flag = option.partition("=")[0]
     hint = f"[holdfast] {flag} was passed to train.py, as all that follows the script: options of ft_launcher belong "
     assert said.count(hint) == is_hinted
@@ -194,19 +179,15 @@ BOTH_FAIL = """
 meet()
 os.kill(os.getppid(), signal.SIGSTOP)
 say("goes")
-{end}
 """
 
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("sys.exit(137) if RANK else kill_me(signal.SIGKILL)", 137),
-        ("sys.exit(3 + RANK)", 1),
-    ],
+    [("sys.exit(137) if RANK else kill_me(signal.SIGKILL)", 137), ("sys.exit(3 + RANK)", 1)],
 )
 def test_code_of_several_failed_ranks(jobs: Jobs, end: str, code: int) -> None:
-    job = jobs(BOTH_FAIL.format(end=end))
+    job = jobs(BOTH_FAIL + end)
     job.hear("goes", ranks=[0, 1])
     job.wait_for_ends_of_ranks(2)
     job.spawned.send_signal(signal.SIGCONT)

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.launcher.exit_codes import Outcome
-from tests.jobs import LAUNCHER, Job, Jobs
+from tests.jobs import Job, Jobs
 from tests.pipes import full_pipe
-from tests.processes import Spawner
 
 FLAG = "--ft-per-cycle-applog-prefix"
 FLOOD = """
@@ -51,17 +50,14 @@ def test_hung_file_delays_neither_ranks_nor_restart_nor_end(jobs: Jobs) -> None:
     """A FIFO without a reader takes 64 KiB, and then every write waits forever."""
     for cycle in range(3):
         os.mkfifo(jobs.folder / f"job_cycle{cycle}.log")
-    text = (
-        FLOOD
-        + """
+    text = """
 began = time.monotonic()
 flood(300)
 sys.stderr.write(f"flooded {time.monotonic() - began:.1f}\\n")
 meet()
 sys.exit(3 if CYCLE < 2 else 0)
 """
-    )
-    job = jobs(text, FLAG, "job", "--max-restarts", "2", under=TO_NOWHERE)
+    job = jobs(FLOOD + text, FLAG, "job", "--max-restarts", "2", under=TO_NOWHERE)
     said = job.end(0)
     flooded = [float(each) for each in re.findall(r"flooded (\S+)", said)]
     assert len(flooded) == 6 and min(flooded) < 10
@@ -110,8 +106,7 @@ def test_filesystem_that_hangs_at_a_restart(jobs: Jobs, hung: Callable[[Path], N
     text = """
 say("here")
 meet()
-while CYCLE == 0 and not os.path.exists(os.environ["NOTES"] + "/hung"):
-    time.sleep(0.01)
+until("hung")
 sys.exit(3 if CYCLE < 5 else 0)
 """
     log = ("--ft-launcher-log", folder / "ft.log")
@@ -155,9 +150,7 @@ def test_full_disk_loses_lines_and_names_the_number(jobs: Jobs) -> None:
         f"dd if=/dev/zero of={ballast} bs=4k status=none 2>/dev/null; truncate -s -100000 {ballast}; "
         'exec "$@" >/dev/null'
     )
-    text = (
-        FLOOD
-        + f"""
+    text = f"""
 began = time.monotonic()
 flood(400)
 open(os.environ["NOTES"] + "/flooded", "w").write(str(time.monotonic() - began))
@@ -172,15 +165,13 @@ while not text().endswith("rank 0: after\\n"):
     time.sleep(0.05)
 open(os.environ["NOTES"] + "/copy", "w").write(text())
 """
-    )
-    job = jobs(text, FLAG, folder / "job", nproc=1, under=["unshare", "--mount", "bash", "-c", setup, "bash"])
+    job = jobs(FLOOD + text, FLAG, folder / "job", nproc=1, under=[*IN_A_NAMESPACE, setup, "bash"])
     job.end(0)
     assert float((job.notes / "flooded").read_text()) < 30
     found = (job.notes / "copy").read_text()
     lines = [line for line in found.splitlines() if "lost" not in line]
-    assert [
-        line for line in lines if not re.fullmatch(r"rank 0: (line \d{6} of the flood \.+|after)", line)
-    ] == []
+    whole = r"rank 0: (line \d{6} of the flood \.+|after)"
+    assert not [line for line in lines if not re.fullmatch(whole, line)]
     assert lost(found) and len(lines) - 1 + sum(lost(found)) == 400_000
     assert "No space left on device" in warned(job, folder / "job_cycle0.log")
 
@@ -210,20 +201,15 @@ def test_logs_that_cannot_be_read(jobs: Jobs) -> None:
     assert min(pauses) < 0.9  # in no cycle was anything read before the ranks were stopped
 
 
-def test_log_output_that_nobody_reads(jobs: Jobs, spawn: Spawner) -> None:
+def test_log_output_that_nobody_reads(jobs: Jobs) -> None:
     """`ft_launcher --tee 1 … | less`: torch's tailer waits for the reader, the launcher does not."""
     reader, writer = os.pipe()
-    script = jobs.script("say('x' * 200_000)\nmeet()\nsys.exit(3) if RANK == 1 else wait()")
-    run_dir: Path = jobs.folder / "run"
-    command = [*LAUNCHER, "--ft-run-dir", run_dir, "--nproc-per-node", "2", "--tee", "1", script]
-    notes = jobs.folder / "notes"
-    notes.mkdir()
-    into = ["bash", "-c", f'exec "$@" >&{writer}', "bash"]
-    job = spawn([*into, *command], env={"NOTES": str(notes)}, pass_fds=[writer])
-    os.close(writer)
-    assert job.wait() == 3, job.output()
-    assert "FAILED: rank 1" in job.err()
-    os.close(reader)
+    text = "say('x' * 200_000)\nmeet()\nsys.exit(3) if RANK == 1 else wait()"
+    into = ["bash", "-c", f'exec "$@" >/proc/{os.getpid()}/fd/{writer}', "bash"]
+    job = jobs(text, "--tee", "1", under=into)
+    assert "FAILED: rank 1" in job.end(3)
+    for end in (reader, writer):
+        os.close(end)
 
 
 def test_standard_error_that_nobody_reads(jobs: Jobs) -> None:

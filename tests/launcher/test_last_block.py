@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,55 +234,38 @@ def test_the_rank_that_broke_the_collective(jobs: Jobs) -> None:
     followed = [line for line in job.said() if " followed " in line]
     assert not any("lack of memory" in line for line in followed), followed
     found = incidents(read_run(str(job.run_dir)))
-    assert [(each.kind, each.rank) for each in found] == [
-        ("exit", 1),
-        ("crash", 0),
-        ("hang", 1),
-        ("crash", 0),
-    ]
+    kinds = [(each.kind, each.rank) for each in found]
+    assert kinds == [("exit", 1), ("crash", 0), ("hang", 1), ("crash", 0)]
 
 
 # -- what is known of a rank's end
 
 
-def end_of(rank: int, at: float, status: int = 1, message: str = "", raised: float | None = None) -> Failure:
-    error: dict[str, Any] | None = None
-    if message:
-        error = {"type": "RuntimeError", "message": message, "at": at if raised is None else raised}
-    return Failure(RankExit(rank, rank, 100 + rank, status, at), error)
-
-
+HANG = {"at": 5.0, "text": "Section 'step' did not end. Waited 3.00 seconds."}
 GLOO = (
     "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:7841. This is typically ..."
 )
-
 GLOO_TIMEOUT = (
     "[…/gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 20000ms for send operation to complete"
 )
 
 
-def hung(rank: int, at: float, status: int = -9, message: str = "", ended: float | None = None) -> Failure:
-    found = end_of(rank, at if ended is None else ended, status, message)
-    return replace(found, hung={"at": at, "text": "Section 'step' did not end. Waited 3.00 seconds."})
+def end_of(rank: int, at: float, **error: Any) -> Failure:
+    return Failure(RankExit(rank, rank, 100 + rank, -9, at), error or None)
 
 
 def test_hung_rank_has_the_verdict_as_its_meaning() -> None:
-    assert hung(1, 5.0, message=GLOO).meaning == (
-        "hung: Section 'step' did not end. Waited 3.00 seconds. Ended by Holdfast (SIGKILL)"
-    )
-    assert hung(1, 5.0, message=GLOO).cause is Cause.OWN
-    assert end_of(1, 5.0, message=GLOO).cause is Cause.LOST_PEER
-    assert end_of(1, 5.0, message=GLOO_TIMEOUT).cause is Cause.TIMED_OUT
+    lost = end_of(1, 5.0, type="RuntimeError", message=GLOO)
+    hung = replace(lost, hung=HANG)
+    meaning = "hung: Section 'step' did not end. Waited 3.00 seconds. Ended by Holdfast (SIGKILL)"
+    assert (hung.meaning, hung.cause, lost.cause) == (meaning, Cause.OWN, Cause.LOST_PEER)
+    assert end_of(1, 5.0, type="RuntimeError", message=GLOO_TIMEOUT).cause is Cause.TIMED_OUT
 
 
 @pytest.mark.parametrize(
     ("type_", "message", "expected"),
     [
-        (
-            "IndexError",
-            "index 12 is out of 0x7f range",
-            "IndexError: index # is out of # range after step 23",
-        ),
+        ("IndexError", "12 is out of 0x7f range", "IndexError: # is out of # range after step 23"),
         ("my.package.Bad", "two\nlines", "my.package.Bad: two lines after step 23"),
         ("RuntimeError", "", "RuntimeError after step 23"),
         ("ValueError", "x" * 100_000, f"ValueError: {'x' * 188} after step 23"),
@@ -301,12 +285,8 @@ def test_what_two_failures_of_one_bug_have_in_common(type_: str, message: str, e
     found = Failure(RankExit(0, 0, 7, 1, 1.0), error)
     assert found.signature(23) == expected
     assert found.signature(None) == ""
-    assert replace(found, hung={"at": 1.0, "text": "hung"}).signature(23) == ""
+    assert replace(found, hung=HANG).signature(23) == ""
     assert replace(found, error={**error, "pid": 8}).signature(23) == "", "another process's"
-
-
-def at_hand(found: RankExit, path: str) -> Failure:
-    return Failure(found, failures.kept(path, found))
 
 
 def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
@@ -314,7 +294,7 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
     files = str(tmp_path / "error"), [str(tmp_path / "none")]
     for text in ("", "{", "[]", "7", json.dumps({"pid": 7, "at": 9.5})):
         (tmp_path / "error").write_text(text)
-        known = at_hand(end, str(tmp_path / "error"))
+        known = Failure(end, failures.kept(str(tmp_path / "error"), end))
         (found,) = failures.in_full([known], lambda local: files, "logs")
         assert found.error is None and found.meaning == "exit code 1" and found.last_lines == ()
 
@@ -330,26 +310,38 @@ def test_private_key_in_the_last_stderr_lines_is_hidden(tmp_path: Path, length: 
     assert found.last_lines == ("loads", "***", "KeyError: 'lr'")
 
 
-def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(tmp_path: Path) -> None:
-    path = str(tmp_path / "error")
-    error = {"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": "", "unhandled": True}
-    Path(path).write_text(json.dumps(error))
-    assert at_hand(RankExit(0, 0, 7, 1, 100.0), path).leaving
-    soon = at_hand(RankExit(0, 0, 8, 1, 5.0), path)
+@pytest.fixture
+def at_hand(tmp_path: Path) -> Callable[..., Failure]:
+    """A rank's end at this moment, after process 7 noted an exception at 4.0."""
+
+    def end(pid: int, status: int, at: float, *, unhandled: bool = True) -> Failure:
+        noted = {"pid": 7, "at": 4.0, "type": "E", "message": "m", "traceback": "", "unhandled": unhandled}
+        (tmp_path / "error").write_text(json.dumps(noted))
+        found = RankExit(0, 0, pid, status, at)
+        return Failure(found, failures.kept(str(tmp_path / "error"), found))
+
+    return end
+
+
+def test_an_exception_explains_its_own_process_or_the_script_that_ends_soon(
+    at_hand: Callable[..., Failure],
+) -> None:
+    assert at_hand(7, 1, 100.0).leaving
+    soon = at_hand(8, 1, 5.0)
     assert soon.error and not soon.leaving
     for status in (1, -9):
-        assert at_hand(RankExit(0, 0, 8, status, 8.9), path).error
-        assert at_hand(RankExit(0, 0, 8, status, 9.1), path).error is None
+        assert at_hand(8, status, 8.9).error
+        assert at_hand(8, status, 9.1).error is None
 
 
-def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_soon(tmp_path: Path) -> None:
+def test_an_exception_that_the_program_only_showed_explains_an_end_that_comes_soon(
+    at_hand: Callable[..., Failure],
+) -> None:
     """By `sys.excepthook(*sys.exc_info())`, as some do to log it; then it continued."""
-    path = str(tmp_path / "error")
-    Path(path).write_text(json.dumps({"pid": 7, "at": 4.0, "type": "E", "message": "m", "unhandled": False}))
-    soon = at_hand(RankExit(0, 0, 7, 1, 5.0), path)
+    soon = at_hand(7, 1, 5.0, unhandled=False)
     assert soon.error and not soon.leaving
-    assert at_hand(RankExit(0, 0, 7, -11, 5.0), path).error is None
-    assert at_hand(RankExit(0, 0, 7, -9, 100.0), path).error is None
+    assert at_hand(7, -11, 5.0, unhandled=False).error is None
+    assert at_hand(7, -9, 100.0, unhandled=False).error is None
 
 
 LOADER = 'File ".../torch/utils/data/dataloader.py", line 1291, in _try_get_data'
@@ -376,9 +368,8 @@ def test_a_rank_that_lost_its_data_loader(kind: str, message: str, traceback: st
 def test_culprit_of_two_ends_is_that_of_the_evidence(accused: int | None, culprit: int) -> None:
     """Two ranks ended within a moment: the one that the launcher saw first is in the captured evidence."""
     ends = [end_of(0, 9.95), end_of(1, 9.99)]
-    pids = {each.exit.local_rank: each.exit.pid for each in ends}
     found = {each.exit.local_rank: each.exit for each in ends}
-    group = SimpleNamespace(local_ranks=[0, 1], rank_of=int, pid_of=pids.__getitem__, exits=found)
+    group = SimpleNamespace(local_ranks=[0, 1], rank_of=int, pid_of=lambda rank: found[rank].pid, exits=found)
     evidence = NodeEvidence("a", CRASH, mono=10.0, accused=accused)
     assert culprit_of(evidence, cast(RankGroup, group), ends) == culprit
 

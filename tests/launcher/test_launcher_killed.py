@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -18,26 +19,43 @@ from holdfast.fault_tolerance.launcher.ranks.start import RUN_PROGRAM
 from tests.jobs import Job, Jobs
 from tests.processes import Spawner, alive, wait_until
 
-RUNS = """
-stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+# Every way for a process to get away from its parent. Each is noted in a file: name and pid.
+LEAVES = """
+LEFT = f"{os.environ['NOTES']}/left-{RANK}"
+def note(name, pid):
+    with open(LEFT, "a") as file:
+        file.write(f"{name} {pid}\\n")
+
 def leave(name, **how):
-    child = subprocess.Popen([sys.executable, "-S", "-c", stubborn], stdout=subprocess.PIPE, **how)
+    ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", ignores], stdout=subprocess.PIPE, **how)
     child.stdout.read(1)
-    say(name, child.pid)
+    note(name, child.pid)
+
+def leave_all():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            note("daemon", os.getpid())
+            wait()
+        os._exit(0)
+    os.wait()
+    leave("plain")
+    leave("setsid", start_new_session=True)
+    leave("bare", env={})
+    while len(open(LEFT).readlines()) < 4:
+        time.sleep(0.01)
+"""
+RUNS = (
+    LEAVES
+    + """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-leave("setsid", start_new_session=True)
-leave("plain")
-leave("bare", env={})
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:  # a daemon
-        say("daemon", os.getpid())
-        wait()
-    os._exit(0)
+leave_all()
 say("board", os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
 say("pid", os.getpid())
 wait()
 """
+)
 
 
 def board_directory(board: str) -> Path:
@@ -45,22 +63,25 @@ def board_directory(board: str) -> Path:
     return Path(board).parent.parent
 
 
-def everything(job: Job) -> list[int]:
-    return [process.pid for process in psutil.Process(job.pid).children(recursive=True)]
+def everything(job: Job) -> set[int]:
+    """Also what has left the family, by the notes of `LEAVES`."""
+    notes = [line for file in job.notes.glob("left-*") for line in file.read_text().splitlines()]
+    family = psutil.Process(job.pid).children(recursive=True)
+    return {*(process.pid for process in family), *(int(note.split()[1]) for note in notes)}
+
+
+def wait_for_ends(pids: Iterable[int]) -> None:
+    for pid in pids:
+        wait_until(lambda pid=pid: not alive(pid), what=f"the end of {pid}")
 
 
 def is_monitor(pid: int) -> bool:
     return "monitor.main" in " ".join(psutil.Process(pid).cmdline())
 
 
-def standbys(job: Job) -> int:
-    return sum(child.name() == "hf-standby" for child in psutil.Process(job.pid).children())
-
-
-def kill(job: Job) -> float:
+def kill(job: Job) -> None:
     job.spawned.send_signal(signal.SIGKILL)
     job.spawned.wait()
-    return time.monotonic()
 
 
 def test_nothing_survives_the_launcher(jobs: Jobs) -> None:
@@ -68,12 +89,12 @@ def test_nothing_survives_the_launcher(jobs: Jobs) -> None:
     job = jobs(RUNS, "--ft-warm-start", "on")
     job.hear("pid", ranks=[0, 1])
     boards = board_directory(job.hear(r"board (\S+)", ranks=[0])[0])
-    wait_until(lambda: standbys(job) == 2, what="standbys")
-    pids = {*everything(job), *(int(pid) for pid in job.hear(r"daemon (\d+)", ranks=[0, 1]).values())}
+    family = psutil.Process(job.pid)
+    wait_until(lambda: [each.name() for each in family.children()].count("hf-standby") == 2, what="standbys")
+    pids = everything(job)
     assert len(pids) >= 2 * 5 + 4 and boards.exists()
     kill(job)
-    for pid in pids:
-        wait_until(lambda pid=pid: not alive(pid), what=f"the end of {pid}")
+    wait_for_ends(pids)
     wait_until(lambda: not boards.exists(), what=f"removal of {boards}")
 
 
@@ -88,7 +109,7 @@ def test_without_a_monitor_the_kernel_ends_the_ranks(jobs: Jobs) -> None:
     os.kill(job.pid, signal.SIGSTOP)  # so that it cannot replace the monitor
     os.kill(monitor, signal.SIGKILL)
     kill(job)
-    wait_until(lambda: not any(map(alive, pids)))
+    wait_for_ends(pids)
     left = board_directory(job.hear(r"board (\S+)", ranks=[0])[0])
     assert left.exists()
     jobs("pass", nproc=1).end(0)
@@ -103,7 +124,7 @@ def test_ranks_that_are_no_python_die_too(jobs: Jobs) -> None:
     job.hear("pid", ranks=[0, 1])
     pids = everything(job)
     kill(job)
-    wait_until(lambda: not any(map(alive, pids)))
+    wait_for_ends(pids)
 
 
 def test_a_program_whose_launcher_died_before_it_came_is_not_run(spawn: Spawner) -> None:
@@ -121,8 +142,7 @@ def test_launcher_killed_in_the_middle_of_a_restart(jobs: Jobs) -> None:
     boards = board_directory(job.hear(r"board (\S+)", ranks=[0])[0])
     pids = everything(job)
     kill(job)
-    for pid in pids:
-        wait_until(lambda pid=pid: not alive(pid), what=f"the end of {pid}")
+    wait_for_ends(pids)
     wait_until(lambda: not boards.exists())
 
 
@@ -133,8 +153,7 @@ def test_launcher_killed_while_it_starts(jobs: Jobs, children: int) -> None:
     job.spawned.wait_for(lambda: len(psutil.Process(job.pid).children()) >= children)
     pids = everything(job)
     kill(job)
-    for pid in pids:
-        wait_until(lambda pid=pid: not alive(pid), what=f"the end of {pid}")
+    wait_for_ends(pids)
     # The board directory, and what a rank started in its last moment: the leak check sees to it.
 
 
@@ -155,44 +174,18 @@ def test_a_directory_is_removed_when_its_owner_is_gone(tmp_path: Path) -> None:
     held = boards.lock_directory(living)
     for gone in (dead, other):
         os.close(boards.lock_directory(gone))
+    (tmp_path / "holdfast-link").symlink_to(other)
     assert boards.remove_stale(str(tmp_path)) == [str(dead)]
     assert living.exists() and other.exists() and unowned.exists() and not dead.exists()
     os.close(held)
     assert boards.remove_stale(str(tmp_path)) == [str(living)]
-
-
-def test_a_link_is_left_alone(tmp_path: Path) -> None:
-    real = directory(tmp_path, "real")
-    os.close(boards.lock_directory(real))
-    (tmp_path / "holdfast-link").symlink_to(real)
-    assert boards.remove_stale(str(tmp_path)) == [] and real.exists()
+    assert other.exists(), "a link is left alone"
 
 
 # -- what a crashed rank leaves running is gone before its successor starts
 
 
-# Every way for a process to get away from its parent, and what the successor sees of it.
-LEAVES = """
-import json
-def note(name, pid):
-    with open(os.environ["NOTES"] + "/left", "a") as file:
-        file.write(f"{name} {pid}\\n")
-
-def leave(name, **how):
-    ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-S", "-c", ignores], stdout=subprocess.PIPE, **how)
-    child.stdout.read(1)
-    note(name, child.pid)
-
-def daemon():
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            note("daemon", os.getpid())
-            wait()
-        os._exit(0)
-    os.wait()
-
+SEES = """
 def running(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -202,17 +195,11 @@ def running(pid):
 
 if CYCLE == 0:
     if RANK == 0:
-        daemon()
-        leave("plain")
-        leave("setsid", start_new_session=True)
+        leave_all()
         leave("setsid_without_environment", start_new_session=True, env={})
     meet()
-    if RANK == 0:
-        while len(open(os.environ["NOTES"] + "/left").readlines()) < 4:
-            time.sleep(0.01)
-        kill_me(signal.SIGKILL)
-    wait()
-with open(os.environ["NOTES"] + "/left") as file:
+    kill_me(signal.SIGKILL) if RANK == 0 else wait()
+with open(os.environ["NOTES"] + "/left-0") as file:
     for line in file:
         name, pid = line.split()
         say("sees", name, "running" if running(pid) else "gone")
@@ -225,14 +212,14 @@ def test_everything_a_crashed_rank_left_is_gone_before_its_successor_starts(jobs
     `logger & exec ft_launcher …`, as a container's entrypoint does: the logger is the launcher's own child.
     """
     under = ["bash", "-c", 'sleep 600 & echo "sidecar $!"; exec "$@"', "bash"]
-    job = jobs(LEAVES, "--max-restarts", "1", under=under)
+    job = jobs(LEAVES + SEES, "--max-restarts", "1", under=under)
     sidecar = int(job.wait_for(r"^sidecar (\d+)$").group(1))
     job.end(0)
     seen = {line.split(" sees ")[1] for line in job.lines(" sees ")}
-    names = ["plain", "setsid", "setsid_without_environment", "daemon"]
+    names = ["plain", "setsid", "bare", "setsid_without_environment", "daemon"]
     assert seen == {f"{name} gone" for name in names}
     swept = [pid for each in job.journal("swept") for pid in each["pids"]]
-    assert len(swept) >= 4
+    assert len(swept) >= 5
     assert alive(sidecar)
     subprocess.run(["kill", str(sidecar)], check=True)
     wait_until(lambda: not alive(sidecar))

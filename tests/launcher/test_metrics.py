@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +32,7 @@ from tests.processes import Spawner, free_port, wait_until
 CRASHES_ONCE = """
 client = connect()
 step = 0
-while not os.path.exists(os.environ["NOTES"] + f"/over-{CYCLE}"):
+while not told(f"over-{CYCLE}"):
     step += 1
     with client.section("step"):
         client.heartbeat(step)
@@ -44,12 +46,9 @@ LIMITS = "--ft-rank-section-timeouts=step:60"
 RESTARTS = "--max-restarts=3"
 
 
-def over(job: Job, cycle: int) -> None:
-    (job.notes / f"over-{cycle}").touch()
-
-
 def scrape(port: int) -> Values:
-    """What the port serves; empty where nothing listens."""
+    """What the port serves; empty where nothing listens. At most ten times a second: to parse it takes long."""
+    time.sleep(0.1)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             return samples(answer.read().decode())
@@ -67,10 +66,22 @@ def trains(cycle: int, found: Values) -> bool:
     return is_new and all(("holdfast_rank_steps_per_second", rank) in found for rank in "01")
 
 
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """For metrics, in a folder of its own."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "job.prom"
+
+
 @pytest.mark.slow
-def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
-    port, file = free_port(), jobs.folder / "out" / "job.prom"
-    file.parent.mkdir()
+def test_crash_and_restart_are_exported(
+    jobs: Jobs, port: int, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-port={port}", "--ft-metrics-file=out/job.prom")
 
     def both_train() -> tuple[Values, Values] | None:
@@ -90,7 +101,7 @@ def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixtur
     assert ("holdfast_exit_code",) not in found
     assert {name for name, *_ in written} == {name for name, *_ in found}
 
-    over(job, 0)
+    job.tell("over-0")
     wait_until(lambda: trains(1, read(file)))
 
     def restarted() -> Values | None:
@@ -101,7 +112,7 @@ def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixtur
     assert found["holdfast_incidents_total", "crash"] == 1
     assert 0 < found["holdfast_last_failure_resume_seconds",] < 60
 
-    over(job, 1)
+    job.tell("over-1")
     job.end(0)
     found = read(file)
     assert found["holdfast_job_state", "ended"] == 1 and found["holdfast_exit_code",] == 0
@@ -110,18 +121,14 @@ def test_crash_and_restart_are_exported(jobs: Jobs, capsys: pytest.CaptureFixtur
     assert counted == {("holdfast_restarts_total", "crash"): 1, ("holdfast_incidents_total", "crash"): 1}
     assert main(["goodput", str(job.run_dir), "--json"]) == 0
     for bucket, seconds in json.loads(capsys.readouterr().out)["seconds"].items():
-        at_least = (
-            0.0 if bucket == "stopping" else seconds - 0.01
-        )  # the file is written before the launcher's exit
+        at_least = 0.0 if bucket == "stopping" else seconds - 0.01  # it is written before the launcher's exit
         assert at_least <= found["holdfast_goodput_seconds", bucket] <= seconds + 0.01
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     assert [path.name for path in file.parent.iterdir()] == ["job.prom"]
     assert scrape(port) == {}, "the port is closed"
 
 
-def test_stop_signal_leaves_the_last_state_and_nothing_else(jobs: Jobs) -> None:
-    port, file = free_port(), jobs.folder / "out" / "job.prom"
-    file.parent.mkdir()
+def test_stop_signal_leaves_the_last_state_and_nothing_else(jobs: Jobs, port: int, file: Path) -> None:
     job = jobs("say('started'); wait()", f"--ft-metrics-port={port}", f"--ft-metrics-file={file}")
     job.hear("started", ranks=[0, 1])
     os.kill(job.pid, signal.SIGINT)
@@ -191,9 +198,9 @@ def test_full_disk_costs_one_warning_and_keeps_the_file_whole(jobs: Jobs, small_
             filler.write(bytes(4096))
     job.wait_for("the metrics cannot be written")
     before = read(file)
-    over(job, 0)
+    job.tell("over-0")
     job.wait_for("resumed")
-    over(job, 1)
+    job.tell("over-1")
     said = job.end(0)
     assert said.count("metrics") == 1 and "No space left on device" in said
     assert read(file) == before and before["holdfast_job_state", "running"] == 1
@@ -201,9 +208,9 @@ def test_full_disk_costs_one_warning_and_keeps_the_file_whole(jobs: Jobs, small_
 
 
 @pytest.mark.slow
-def test_scrapers_that_never_read_and_a_removed_folder_delay_nothing(jobs: Jobs) -> None:
-    port, file = free_port(), jobs.folder / "out" / "job.prom"
-    file.parent.mkdir()
+def test_scrapers_that_never_read_and_a_removed_folder_delay_nothing(
+    jobs: Jobs, port: int, file: Path
+) -> None:
     job = jobs(CRASHES_ONCE, LIMITS, RESTARTS, f"--ft-metrics-port={port}", f"--ft-metrics-file={file}")
     wait_until(lambda: trains(0, scrape(port)) and trains(0, read(file)))
     shutil.rmtree(file.parent)
@@ -214,13 +221,13 @@ def test_scrapers_that_never_read_and_a_removed_folder_delay_nothing(jobs: Jobs)
             with suppress(OSError):  # closed, since there are too many
                 connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 100)
     try:
-        over(job, 0)
+        job.tell("over-0")
         resumed = job.wait_for(r"resumed (\S+) s after")
         assert float(resumed.group(1)) < 10, "it waited until they were closed"
         wait_until(lambda: scrape(port), what="slow scrapers are closed after 10 s")
         file.parent.mkdir()
         wait_until(lambda: trains(1, read(file)))
-        over(job, 1)
+        job.tell("over-1")
         said = job.end(0)
     finally:
         for connection in held:
@@ -267,9 +274,8 @@ def test_reports_of_both_cycles_are_told(jobs: Jobs, spawn: Spawner) -> None:
     assert named == {(0, 1), (1, 1)}
     assert [one["kind"] for one in read("incidents")] == ["exit"]
     assert (started.run_dir / "straggler-state.rank-0.npz").exists()
-    assert (
-        len(re.findall(r"STRAGGLER: rank 1 \(node ", said)) >= 2
-    )  # once in each cycle, or again after a clearance
+    # Once in each cycle, or again after a clearance.
+    assert said.count("STRAGGLER: rank 1 (node ") >= 2
 
     metrics = samples((jobs.folder / "job.prom").read_text())
     verdicts = told[-1]["verdicts"]  # none on a machine that is busy with other work meanwhile
@@ -289,14 +295,16 @@ NOTHING: tuple[float, dict[int, Snapshot]] = (0.0, {})
 
 def samples(text: str) -> Values:
     """Every sample by its name and the values of its labels, without those of all samples."""
-    return {
-        (
-            sample.name,
-            *(sample.labels[each] for each in sorted(sample.labels.keys() - {"run_id", "node"})),
-        ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    found = {}
+    for sample in (each for family in text_string_to_metric_families(text) for each in family.samples):
+        labels = sorted(sample.labels.keys() - {"run_id", "node"})
+        found[(sample.name, *(sample.labels[each] for each in labels))] = sample.value
+    return found
+
+
+def of_kind(found: Values, name: str) -> Values:
+    """The samples of this name that are not 0, by their first label."""
+    return {key[1:]: value for key, value in found.items() if key[0] == name and value}
 
 
 def event(kind: str, mono: float, **fields: object) -> Event:
@@ -305,23 +313,9 @@ def event(kind: str, mono: float, **fields: object) -> Event:
 
 def board(cycle: int = 0, step: int | None = 5, sections: tuple[OpenSection, ...] = ()) -> Snapshot:
     limits = Limits(sections={"step": 30.0, "free": None})
-    return Snapshot(
-        Identity(100, 1, 0, 0, cycle, 1),
-        True,
-        False,
-        1,
-        3,
-        2_000_000_000,
-        step,
-        1,
-        sections,
-        0,
-        1,
-        0,
-        limits,
-        None,
-        True,
-    )
+    identity = Identity(100, 1, 0, 0, cycle, 1)
+    heartbeat = 2_000_000_000
+    return Snapshot(identity, True, False, 1, 3, heartbeat, step, 1, sections, 0, 1, 0, limits, None, True)
 
 
 def start(metrics: JobMetrics, cycle: int, mono: float) -> None:
@@ -330,9 +324,8 @@ def start(metrics: JobMetrics, cycle: int, mono: float) -> None:
 
 
 def crash(metrics: JobMetrics, cycle: int, mono: float) -> None:
-    metrics.take(
-        event("rank_exit", mono, cycle=cycle, rank=0, pid=100 + cycle, signal="SIGSEGV", meaning="SIGSEGV")
-    )
+    end = {"cycle": cycle, "rank": 0, "pid": 100 + cycle, "signal": "SIGSEGV", "meaning": "SIGSEGV"}
+    metrics.take(event("rank_exit", mono, **end))
     metrics.take(event("stop", mono, cycle=cycle))
     metrics.take(event("restart", mono, cycle=cycle + 1, restarts_used=1, max_restarts=3))
 
@@ -358,15 +351,11 @@ def test_names_units_and_types_follow_the_conventions() -> None:
 def test_labels_are_escaped() -> None:
     metrics, odd = JobMetrics('a"\\b\nc', "a"), 'x"\\\n{},='
     start(metrics, 0, 1.0)
-    text = metrics.text(
-        1003.0, 3.0, (3.0, {0: board(sections=(OpenSection(odd, 1_000_000_000),))}), (0, False), None
-    )
-    found = samples(text)
-    assert found["holdfast_rank_section_age_seconds", "0", odd] == 2.0
-    (cycle,) = next(
-        each for each in text_string_to_metric_families(text) if each.name == "holdfast_cycle"
-    ).samples
-    assert cycle.labels["run_id"] == 'a"\\b\nc'
+    boards = {0: board(sections=(OpenSection(odd, 1_000_000_000),))}
+    text = metrics.text(1003.0, 3.0, (3.0, boards), (0, False), None)
+    assert samples(text)["holdfast_rank_section_age_seconds", "0", odd] == 2.0
+    (cycle,) = (each for each in text_string_to_metric_families(text) if each.name == "holdfast_cycle")
+    assert cycle.samples[0].labels["run_id"] == 'a"\\b\nc'
 
 
 def test_open_sections_have_age_and_limit() -> None:
@@ -410,16 +399,11 @@ def test_incident_is_counted_once_when_its_kind_is_final() -> None:
     crash(metrics, 0, 2.0)
     start(metrics, 1, 3.0)
     assert values(metrics, 4.0)["holdfast_incidents_total", "crash"] == 0
-    late = event(
-        "incident", 4.5, cycle=0, rank=0, cause="exit", sentence="Rank 0 has ended itself.", confidence="high"
-    )
-    metrics.take(late)
+    why = {"cause": "exit", "sentence": "Rank 0 has ended itself.", "confidence": "high"}
+    metrics.take(event("incident", 4.5, cycle=0, rank=0, **why))
     for now in (8.5, 30.0, 70.0):
         found = values(metrics, now)
-        counted = {
-            key[1]: count for key, count in found.items() if key[0] == "holdfast_incidents_total" and count
-        }
-        assert counted == {"exit": 1.0}
+        assert of_kind(found, "holdfast_incidents_total") == {("exit",): 1.0}
         assert found["holdfast_restarts_total", "exit"] == 1.0
     metrics.end()
     assert values(metrics, 80.0)["holdfast_restarts_total", "exit"] == 1.0
@@ -450,22 +434,17 @@ def test_dashboard_queries_only_what_exists() -> None:
     labels = {each.name: {"run_id", "node", *each.labels} for each in FAMILIES}
     queries = [target["expr"] for panel in found["panels"] for target in panel["targets"]]
     queries += [each["definition"] for each in found["templating"]["list"] if "definition" in each]
-    named = {name for query in queries for name in re.findall(r"holdfast_\w+", query)}
-    assert len(named) > 10
-    assert {name.removeprefix("holdfast_") for name in named} <= labels.keys()
+    named = {name for query in queries for name in re.findall(r"holdfast_(\w+)", query)}
+    assert len(named) > 10 and named <= labels.keys()
     for query in queries:
-        allowed = set.union(
-            *(labels[name.removeprefix("holdfast_")] for name in re.findall(r"holdfast_\w+", query))
-        )
+        allowed = set.union(*(labels[name] for name in re.findall(r"holdfast_(\w+)", query)))
         used = re.findall(r"(\w+)=~?\"", query) + re.findall(r"by \((\w+)\)", query)
         assert set(used) <= allowed, query
     ids = [panel["id"] for panel in found["panels"]]
     assert len(set(ids)) == len(ids)
     places = [panel["gridPos"] for panel in found["panels"]]
-    cells = [
-        (x, y)
-        for at in places
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
+    cells = []
+    for at in places:
+        rows = range(at["y"], at["y"] + at["h"])
+        cells += itertools.product(range(at["x"], at["x"] + at["w"]), rows)
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -66,10 +65,8 @@ def test_sigterm_to_the_launcher_alone(jobs: Jobs) -> None:
 
 def test_sigterm_to_every_process_of_the_step_at_once(jobs: Jobs) -> None:
     """The monitor is signalled too and supervises on; ranks get it twice and save once each."""
-    text = SAVES.replace(
-        "def save(number, frame):", "def save(number, frame):\n    signal.signal(15, signal.SIG_IGN)"
-    )
-    job = jobs(text.format(seconds=0.5, then="sys.exit(0)"), "--max-restarts", "3")
+    once = SAVES.replace('say("saves")', "signal.signal(number, signal.SIG_IGN)")
+    job = jobs(once.format(seconds=0.5, then="sys.exit(0)"), "--max-restarts", "3")
     job.hear("pid .* ready", ranks=[0, 1])
     signal_the_step(job, signal.SIGTERM)
     said = job.end(0)
@@ -132,9 +129,7 @@ def test_data_loader_workers_get_the_signal_too(jobs: Jobs) -> None:
     signal_the_step(job, signal.SIGTERM, launcher_last=True)
     said = job.end(75)
     assert "FAILED" not in said and not job.journal("restart")
-    assert re.search(
-        r"rank 0: its data-loader workers ended by SIGTERM: RuntimeError: DataLoader worker", said
-    )
+    assert "rank 0: its data-loader workers ended by SIGTERM: RuntimeError: DataLoader worker" in said
 
 
 REDUCES = """
@@ -222,18 +217,11 @@ wait()
 
 # -- Ctrl-C, and signals that only pass through --------------------------------------------------------------
 
-INTERRUPTED = SAVES.replace("signal.SIGTERM", "signal.SIGINT")
-
 
 def test_ctrl_c_lets_ranks_save_and_is_130(jobs: Jobs) -> None:
     """As a terminal sends it: to the group. The ranks have sessions of their own."""
-    job = jobs(
-        INTERRUPTED.format(seconds=0.5, then="sys.exit(0)"),
-        "--max-restarts",
-        "3",
-        "--ft-preempted-exit-code",
-        "75",
-    )
+    text = SAVES.replace("signal.SIGTERM", "signal.SIGINT").format(seconds=0.5, then="sys.exit(0)")
+    job = jobs(text, "--max-restarts", "3", "--ft-preempted-exit-code", "75")
     job.hear("pid .* ready", ranks=[0, 1])
     job.spawned.send_signal_to_group(signal.SIGINT)
     said = job.end(130)
@@ -241,15 +229,18 @@ def test_ctrl_c_lets_ranks_save_and_is_130(jobs: Jobs) -> None:
     assert "Received Signals.SIGINT death signal" in said and "FAILED" not in said
 
 
-def test_second_ctrl_c_ends_the_job_at_once(jobs: Jobs) -> None:
-    """The launcher reports ranks that do not end at the first one."""
-    job = jobs(INTERRUPTED.format(seconds=600, then="sys.exit(0)"), "--term-timeout", "600")
+@pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 137)])
+def test_ctrl_c_ends_at_once_the_ranks_that_save(jobs: Jobs, first: signal.Signals, code: int) -> None:
+    """The launcher reports ranks that do not end at the first signal."""
+    text = SAVES.replace("signal.SIGTERM", f"signal.{first.name}").format(seconds=600, then="sys.exit(0)")
+    job = jobs(text, "--term-timeout", "600")
     pids = job.hear(r"pid (\d+) ready", ranks=[0, 1])
-    job.spawned.send_signal(signal.SIGINT)
+    job.spawned.send_signal(first)
     job.hear("saves", ranks=[0, 1])
-    job.wait_for("still there after SIGINT: .*Ctrl-C again ends them at once, or they are killed in 5\\d\\d")
+    how = r"Ctrl-C( \(SIGINT to this launcher\)| again) ends them at once, or they are killed in 5\d\d"
+    job.wait_for(rf"still there after {first.name}: rank 0, 1\. {how}")
     job.spawned.send_signal(signal.SIGINT)
-    job.end(130)
+    job.end(code)
     assert not any(alive(int(pid)) for pid in pids.values())
 
 
@@ -301,19 +292,3 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_term_timeout(jobs: Jobs) 
     assert killed == set(pids.values())
     assert last["mono"] - sent["mono"] >= 1.49  # the signal is recorded after it is sent
     assert not any(alive(int(pid)) for pid in pids.values())
-
-
-def test_ranks_that_stay_after_sigterm_are_named(jobs: Jobs) -> None:
-    job = jobs(
-        "signal.signal(signal.SIGTERM, lambda *_: say('saves'))\nsay('ready')\nwhile True: wait()",
-        "--term-timeout",
-        "600",
-    )
-    job.hear("ready", ranks=[0, 1])
-    job.spawned.send_signal(signal.SIGTERM)
-    job.wait_for(
-        r"still there after SIGTERM: rank 0, 1\. Ctrl-C \(SIGINT to this launcher\) ends them at once, or they are "
-        r"killed in 5\d\d"
-    )
-    job.spawned.send_signal(signal.SIGINT)
-    job.end(137)

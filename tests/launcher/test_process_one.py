@@ -77,11 +77,7 @@ def test_restart_of_process_one_ends_only_what_is_its_ranks(jobs: Jobs) -> None:
     wait_until(lambda: not alive(other), what="the end of all in the container")
 
 
-def test_process_one_ends_with_code_of_launcher(jobs: Jobs) -> None:
-    jobs("sys.exit(3)", nproc=1, under=CONTAINER).end(3)
-
-
-def test_process_one_passes_signal_on(jobs: Jobs) -> None:
+def test_process_one_passes_signal_on_and_ends_with_the_launchers_code(jobs: Jobs) -> None:
     job = jobs("say('ready'); wait()", "--ft-preempted-exit-code", "75", nproc=1, under=CONTAINER)
     job.hear("ready", ranks=[0])
     process_one(job.spawned).send_signal(signal.SIGTERM)

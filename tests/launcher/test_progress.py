@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -45,21 +46,13 @@ def test_event_has_every_field_of_a_cycle() -> None:
     log = ProgressLog(3, when(0))
     assert log.due(when(1), {0: rank(), 1: rank()}) is None
     assert log.due(when(20), {0: rank(100, 20), 1: rank(100, 20)}) is None
+    spent = totals(step=(1_400, 260.0), checkpointing=(2, 8.0))
+    opened = (OpenSection("step", at(299.0)),)
     first = rank(
-        1_500,
-        299.5,
-        checkpoints=2,
-        checkpoint_step=1_400,
-        section_totals=totals(step=(1_400, 260.0), checkpointing=(2, 8.0)),
-        open_sections=(OpenSection("step", at(299.0)),),
+        1_500, 299.5, checkpoints=2, checkpoint_step=1_400, section_totals=spent, open_sections=opened
     )
-    second = rank(
-        1_499,
-        297.0,
-        checkpoints=3,
-        checkpoint_step=1_450,
-        section_totals=totals(step=(1_399, 261.0), data=(1_400, 4.25)),
-    )
+    spent = totals(step=(1_399, 261.0), data=(1_400, 4.25))
+    second = rank(1_499, 297.0, checkpoints=3, checkpoint_step=1_450, section_totals=spent)
     assert log.due(when(300), {0: first, 1: second}) == {
         "cycle": 3,
         "reason": "interval",
@@ -80,17 +73,14 @@ def test_event_has_every_field_of_a_cycle() -> None:
     }
 
 
-def test_due_returns_one_event_per_interval() -> None:
+@pytest.mark.parametrize(
+    ("asked", "events"),
+    [(range(1, 1_000), [INTERVAL, 2 * INTERVAL, 3 * INTERVAL]), ([2_000, 2_001], [2_000])],
+    ids=["each second", "after a long pause"],
+)
+def test_due_returns_one_event_per_interval(asked: Sequence[int], events: list[float]) -> None:
     log = ProgressLog(0, when(0))
-    found = [second for second in range(1, 1_000) if log.due(when(second), {0: rank(second)})]
-    assert found == [INTERVAL, 2 * INTERVAL, 3 * INTERVAL]
-
-
-def test_due_after_a_long_pause_returns_one_event() -> None:
-    log = ProgressLog(0, when(0))
-    found = log.due(when(2_000), {0: rank(7)})
-    assert found is not None and found["seconds"] == 2_000
-    assert log.due(when(2_001), {0: rank(7)}) is None
+    assert [second for second in asked if log.due(when(second), {0: rank(second)})] == events
 
 
 @pytest.mark.parametrize("reason", ["incident", "cycle_end"])
@@ -99,6 +89,7 @@ def test_event_between_intervals_moves_the_next_one(reason: Any) -> None:
     log.due(when(10), {0: rank(1)})
     found = log.event(when(110), {0: rank(201)}, reason)
     assert (found["reason"], found["seconds"], found["step_rate"]) == (reason, 110, 2.0)
+    assert log.event(when(110), {0: rank(201)}, reason)["step_rate"] is None, "two at one moment"
     assert log.due(when(300), {0: rank(500)}) is None
     later = log.due(when(410), {0: rank(501)})
     assert later is not None and (later["seconds"], later["step_rate"]) == (300, 1.0)
@@ -127,10 +118,8 @@ def test_steps_of_ranks(
     assert found["step_rate"] == rate
 
 
-def test_two_events_at_one_moment_have_no_rate() -> None:
-    log = ProgressLog(0, when(0))
-    log.event(when(9), {0: rank(9)}, "incident")
-    assert log.event(when(9), {0: rank(9)}, "cycle_end")["step_rate"] is None
+STEP = {"open_sections": (OpenSection("step", at(4.0)),)}
+NESTED = {"open_sections": (OpenSection("outer", at(1.0)), OpenSection("inner", at(2.0)))}
 
 
 @pytest.mark.parametrize(
@@ -138,16 +127,10 @@ def test_two_events_at_one_moment_have_no_rate() -> None:
     [
         (rank(), {}),
         (rank(section_totals=totals(step=(2, 3.0))), {"step": (3.0, 2)}),
-        (rank(open_sections=(OpenSection("step", at(4.0)),)), {"step": (6.0, 0)}),
-        (
-            rank(section_totals=totals(step=(2, 3.0)), open_sections=(OpenSection("step", at(4.0)),)),
-            {"step": (9.0, 2)},
-        ),
-        (
-            rank(open_sections=(OpenSection("outer", at(1.0)), OpenSection("inner", at(2.0)))),
-            {"outer": (9.0, 0), "inner": (8.0, 0)},
-        ),
-        (rank(None, 5.0, finished=True, open_sections=(OpenSection("step", at(4.0)),)), {"step": (1.0, 0)}),
+        (rank(**STEP), {"step": (6.0, 0)}),
+        (rank(section_totals=totals(step=(2, 3.0)), **STEP), {"step": (9.0, 2)}),
+        (rank(**NESTED), {"outer": (9.0, 0), "inner": (8.0, 0)}),
+        (rank(None, 5.0, finished=True, **STEP), {"step": (1.0, 0)}),
         (rank(open_sections=(OpenSection("step", at(99.0)),)), {"step": (0.0, 0)}),
     ],
     ids=["none", "closed", "open", "both", "nested", "supervision ended", "later than now"],
@@ -168,14 +151,9 @@ def test_sections_of_a_rank(board: Snapshot, expected: dict[str, tuple[float, in
     ],
     ids=["no board", "none", "one rank saves", "one is not done", "no steps"],
 )
-def test_checkpoints_of_ranks(
-    saved: list[tuple[int, int | None]], checkpoints: int, step: int | None
-) -> None:
-    boards = {
-        local: rank(checkpoints=count, checkpoint_step=at_step)
-        for local, (count, at_step) in enumerate(saved)
-    }
-    found = ProgressLog(0, when(0)).event(when(10), boards, "cycle_end")
+def test_checkpoints_of_ranks(saved: list[tuple[int, Any]], checkpoints: int, step: int | None) -> None:
+    boards = [rank(checkpoints=count, checkpoint_step=at_step) for count, at_step in saved]
+    found = ProgressLog(0, when(0)).event(when(10), dict(enumerate(boards)), "cycle_end")
     assert (found["checkpoints"], found["checkpoint_step"]) == (checkpoints, step)
 
 

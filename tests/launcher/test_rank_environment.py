@@ -24,13 +24,13 @@ OTHER = {
     "TORCH_FR_BUFFER_SIZE": "torch's flight recorder is on, for incidents; the value is recent torch's own default",
 }
 
-PACKAGE = "holdfast.fault_tolerance.launcher"
+LAUNCHES = "from holdfast.fault_tolerance.launcher.main import console; console()"
 TEST_KIT = {"NOTES", "TMPDIR"}
 
 
 def test_no_python_path_is_added(jobs: Jobs, spawn: Spawner) -> None:
     """Holdfast is installed as everywhere else: nothing on PYTHONPATH, for the launcher or for its ranks."""
-    start = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from {PACKAGE} import main; main.console()"
+    start = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); {LAUNCHES}"
     script = jobs.script("say('python path', os.environ.get('PYTHONPATH'))")
     done = spawn([sys.executable, "-c", start, script], env={"PYTHONPATH": None})
     assert done.wait() == 0
@@ -63,8 +63,6 @@ def test_threads_may_finish_before_python_ends(jobs: Jobs) -> None:
 
 # -- a sitecustomize before PYTHONPATH -----------------------------------------------------------------------
 
-LAUNCHES = "from holdfast.fault_tolerance.launcher.main import console; console()"
-
 
 def test_with_it_ranks_start_cold(jobs: Jobs, spawn: Spawner, tmp_path: Path) -> None:
     site = tmp_path / "site"
@@ -73,17 +71,8 @@ def test_with_it_ranks_start_cold(jobs: Jobs, spawn: Spawner, tmp_path: Path) ->
     # As a .pth file would, in the launcher: the ranks of this test have no such file.
     start = f"import sys; sys.path.insert(1, {str(site)!r}); {LAUNCHES}"
     script = jobs.script("say('runs')")
-    spawned = spawn(
-        [
-            sys.executable,
-            "-c",
-            start,
-            "--ft-run-dir",
-            str(tmp_path / "run"),
-            "--nproc-per-node=2",
-            str(script),
-        ]
-    )
+    words = ["--ft-run-dir", tmp_path / "run", "--nproc-per-node=2", script]
+    spawned = spawn([sys.executable, "-c", start, *words])
     assert spawned.wait() == 0
     (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
     assert "takes a sitecustomize from" in journal.read_text()
@@ -96,14 +85,9 @@ def test_a_broken_sitecustomize_never_lets_a_zygote_run_the_script(jobs: Jobs, t
     (site / "sitecustomize.py").write_text("raise RuntimeError('a broken site')\n")
     script = tmp_path / "train.py"
     script.write_text("import os\nos.write(1, f'{os.environ.get(\"RANK\")} runs\\n'.encode())\n")
-    paths = (
-        ":".join([str(site), *os.environ["PYTHONPATH"].split(":")])
-        if "PYTHONPATH" in os.environ
-        else str(site)
-    )
-    job = jobs.command(
-        "--nproc-per-node", "2", "--ft-warm-start", "on", str(script), env={"PYTHONPATH": paths}
-    )
+    paths = os.pathsep.join([str(site), os.environ["PYTHONPATH"]])
+    flags = ("--nproc-per-node", "2", "--ft-warm-start", "on")
+    job = jobs.command(*flags, script, env={"PYTHONPATH": paths})
     said = job.end(0)
     assert sorted(job.lines("runs")) == ["0 runs", "1 runs"]
     assert "warm start: its zygote" in said and "Ranks start cold" in said
@@ -122,9 +106,17 @@ class Squares(list):
     def __init__(self):
         super().__init__(number * number for number in range(8))
 
+annotated: int = 1
+
 def child(number, results=None):
-    answer = (RANK, number, multiprocessing.parent_process() is not None, sys.argv, len(sys.path))
-    return results.put(answer) if results else answer
+    main = sys.modules["__main__"]
+    both = sys.modules.get("__mp_main__") is main
+    answer = (RANK, number, multiprocessing.parent_process() is not None, sys.argv, sys.path, os.getcwd(),
+              main.__name__, main.__file__, both, main.annotated, multiprocessing.get_start_method(allow_none=True))
+    return results.put((*answer, multiprocessing.current_process().name)) if results else answer
+
+def collate(items):
+    return items, child(0)
 
 def torch_child(index, folder):
     open(f"{folder}/{RANK}-{index}", "w").close()
@@ -146,18 +138,20 @@ if __name__ == "__main__":
     os.mkdir(sys.argv[1])
     torch.multiprocessing.spawn(torch_child, args=(sys.argv[1],), nprocs=2)
     say("torch spawn", sorted(os.listdir(sys.argv[1])))
-    for workers in (0, 2):
-        say("loader", [batch.tolist() for batch in DataLoader(Squares(), batch_size=4, num_workers=workers)])
+    for workers, method in ((0, None), (2, "fork"), (1, "spawn")):
+        how = dict(num_workers=workers, multiprocessing_context=method, collate_fn=collate)
+        say("loader", list(DataLoader(Squares(), batch_size=4, **how)))
 """
 
 
 @pytest.mark.slow
 def test_programs_that_start_processes(jobs: Jobs) -> None:
-    twins = run_twins(jobs, "--nproc-per-node", "1", jobs.script(STARTS_PROCESSES), "spawned-{who}")
-    ours, theirs = (
-        each.out().replace(f"spawned-{who}", "") for each, who in zip(twins, ("ours", "theirs"), strict=True)
-    )
-    assert ours == theirs and len(ours.splitlines()) == 10
+    """From a warm start, which comes to them: the main module of a child by spawn is the script."""
+    script = jobs.script(STARTS_PROCESSES)
+    twins = run_twins(jobs, "--nproc-per-node", "1", script, "spawned-{who}", env={"PET_FT_WARM_START": "on"})
+    ours, theirs = (each.out() for each in twins)
+    assert ours.replace("spawned-ours", "") == theirs.replace("spawned-theirs", "")
+    assert len(ours.splitlines()) == 11 and ours.count("__mp_main__") >= 4
 
 
 LOOKS_AROUND = """
@@ -238,10 +232,8 @@ def test_surroundings_with_a_pythonpath_and_a_sitecustomize_of_the_site(jobs: Jo
     site.mkdir()
     (site / "sitecustomize.py").write_text("import sys\nsys.site_was_here = __file__\n")
     text = "say(sys.site_was_here, os.environ['PYTHONPATH'], sys.path[:3], sys.modules['sitecustomize'].__file__)"
-    lines = run_twins(
-        jobs, *TWO, jobs.script(text), env={"PYTHONPATH": f"{site}:{':'.join(sys.path[:1])}"}
-    ).same_output()
-    assert len(lines) == 2
+    env = {"PYTHONPATH": f"{site}:{sys.path[0]}"}
+    assert len(run_twins(jobs, *TWO, jobs.script(text), env=env).same_output()) == 2
 
 
 def test_program_from_the_path_that_runs_python(jobs: Jobs) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
 import random
 import signal
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -42,9 +42,8 @@ def test_every_way_to_fail_restarts_all_ranks(jobs: Jobs) -> None:
     assert exits == [(None, "SIGKILL"), (1, None), (7, None), (0, None)]
     assert [each["restarts_used"] for each in job.journal("restart")] == [1, 2, 3]
     # Before a restart one line is enough.
-    assert ["FAILED: rank 1" in line for line in job.said() if "FAILED" in line or "Traceback" in line] == [
-        True
-    ] * 3
+    shown = [line for line in job.said() if "FAILED" in line or "Traceback" in line]
+    assert len(shown) == 3 and all("FAILED: rank 1" in line for line in shown)
 
 
 PROGRESS = """
@@ -139,44 +138,22 @@ def test_rank_that_saves_a_checkpoint_gets_the_time_for_it(jobs: Jobs) -> None:
 WRITES = """
 saved = {saved}[CYCLE] if RANK == 0 else None
 if saved is not None:
-    with open(os.environ["NOTES"] + "/latest", "w") as file:
+    with open("latest", "w") as file:
         file.write(str(saved) + "\\n")
 meet()
-{end}
+sys.exit(5)
 """
 """`saved` has what rank 0 writes in each cycle; then all ranks end."""
-END = "sys.exit(5)"
-
-
-class Trainings:
-    """Jobs of which rank 0 writes the file, with 10 restarts."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-
-    def __call__(
-        self, saved: list[Any], *flags: str, before: str | None = None, env: dict[str, str] | None = None
-    ) -> Job:
-        """A job; the file has `before` when it starts."""
-        file = self._jobs.folder / "latest"
-        if before is not None:
-            file.write_text(before)
-        text = WRITES.format(saved=saved, end=END).replace('os.environ["NOTES"] + "/latest"', repr(str(file)))
-        given = ["--ft-checkpoint-iteration-file", str(file), "--max-restarts", "10"]
-        return self._jobs(text, *given, *flags, nproc=2, env=env)
-
-
-@pytest.fixture
-def trainings(jobs: Jobs) -> Trainings:
-    return Trainings(jobs)
+ITERATIONS = ("--ft-checkpoint-iteration-file", "latest", "--max-restarts")
 
 
 def restarts(job: Job) -> int:
     return len(job.journal("restart"))
 
 
-def test_job_that_saves_nothing_new_ends_with_93(trainings: Trainings) -> None:
-    job = trainings([500, 600, None, None, None], before="500")
+def test_job_that_saves_nothing_new_ends_with_93(jobs: Jobs) -> None:
+    (jobs.folder / "latest").write_text("500")
+    job = jobs(WRITES.format(saved=[500, 600, None, None, None]), *ITERATIONS, "10")
     said = job.end(93)
     assert restarts(job) == 3, "cycle 1 made progress, 2 and 3 made none"
     (end,) = job.journal("run_end")
@@ -187,9 +164,17 @@ def test_job_that_saves_nothing_new_ends_with_93(trainings: Trainings) -> None:
     assert len(read) == 5, "at the start, and at each failure"
 
 
-def test_file_that_hangs_ends_no_job(trainings: Trainings, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "latest")  # without a writer: opening it waits forever
-    job = trainings([None] * 9, "--max-restarts", "2")
+def test_number_from_before_the_job_is_no_progress(jobs: Jobs) -> None:
+    """The scheduler has started the job again: it resumes from iteration 500."""
+    (jobs.folder / "latest").write_text("500")
+    job = jobs(WRITES.format(saved=[500, 500, 500]), *ITERATIONS, "10")
+    job.end(93)
+    assert restarts(job) == 1
+
+
+def test_file_that_hangs_ends_no_job(jobs: Jobs) -> None:
+    os.mkfifo(jobs.folder / "latest")  # without a writer: opening it waits forever
+    job = jobs("meet()\nsys.exit(5)", *ITERATIONS, "2")
     job.end(5)
     assert restarts(job) == 2
     assert len(job.journal("iteration_unread")) == 1 and not job.journal("launcher_error")
@@ -217,8 +202,7 @@ wait()
 
 def test_hung_ranks_that_saved_nothing_end_with_93(jobs: Jobs) -> None:
     """The code is the agreed one, not the 137 of the ranks; the incident is reported."""
-    file = ["--ft-checkpoint-iteration-file", str(jobs.folder / "latest"), "--max-restarts", "10"]
-    job = jobs(HANGS, *file, "--ft-rank-heartbeat-timeout", "0.5", nproc=1, under=patient())
+    job = jobs(HANGS, *ITERATIONS, "10", "--ft-rank-heartbeat-timeout", "0.5", nproc=1, under=patient())
     job.end(93)
     assert restarts(job) == 1 and len(job.journal("verdict")) == len(job.journal("incident")) == 2
     assert [each["reason"] for each in job.journal("iteration_unread")] == ["No such file or directory"]
@@ -346,22 +330,21 @@ def test_counted_steps_show_a_hang_between_two_and_progress(jobs: Jobs) -> None:
     """Cycle 0 hangs, cycle 1 crashes: with one restart allowed, two failures in a row would end the job."""
     text = (
         TRAINS
-        + "meet('begins')\ntrain(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nif CYCLE == 1: sys.exit(7)\n"
+        + "meet('begins')\ntrain(4 + 2 * CYCLE)\nif CYCLE == 0: wait()\nmeet()\nsys.exit(7 * (CYCLE == 1))\n"
     )
     flags = ("--max-restarts", "1", "--ft-restarts-reset-on-progress", "--ft-rank-heartbeat-timeout", "5")
     job = jobs(text, "--ft-warm-start", "on", *flags)
     job.end(0)
     (start,) = job.journal("run_start")
-    assert start["limits"].startswith(
-        "for every rank: from one optimizer step to the next 5 s; for ranks that connect"
-    )
+    limits = "for every rank: from one optimizer step to the next 5 s; for ranks that connect"
+    assert start["limits"].startswith(limits)
     (verdict,) = job.journal("verdict")
     assert (verdict["reason"], verdict["limit"], verdict["connected"]) == ("heartbeat", 5.0, False)
-    firsts = [
-        (record["cycle"], record["rank"], record["step"], record["counted"])
-        for record in job.journal("first_step")
-    ]
-    assert sorted(firsts) == [(cycle, rank, 1, True) for cycle in range(3) for rank in (0, 1)]
+    firsts = job.journal("first_step")
+    assert sorted((each["cycle"], each["rank"]) for each in firsts) == list(
+        itertools.product(range(3), range(2))
+    )
+    assert {(each["step"], each["counted"]) for each in firsts} == {(1, True)}
     (listed,) = (job.run_dir / "preload").glob("*.json")
     names = [name for name, _ in json.loads(listed.read_text())["modules"]]
     assert "torch" in names and not [name for name in names if name.startswith("holdfast")]
@@ -383,10 +366,3 @@ def test_steps_are_not_counted_where_the_user_does_not_want_it(jobs: Jobs) -> No
     assert job.journal("first_step", "first_heartbeat", "verdict") == []
     (start,) = job.journal("run_start")
     assert start["limits"].startswith("for ranks that connect: first heartbeat 3600 s, heartbeat 600 s")
-
-
-def test_number_from_before_the_job_is_no_progress(trainings: Trainings) -> None:
-    """The scheduler has started the job again: it resumes from iteration 500."""
-    job = trainings([500, 500, 500], before="500")
-    job.end(93)
-    assert restarts(job) == 1

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +13,7 @@ import pytest
 
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
-from tests.jobs import Job, Jobs
+from tests.jobs import Jobs
 
 NODE = socket.gethostname()
 
@@ -55,10 +53,8 @@ def test_two_jobs_at_once_read_right_both(jobs: Jobs) -> None:
     (own,) = first.run_dir.glob("also-*")
     assert str(own) in line
     assert second.hear(r"in (\S+)", ranks=[0]) == {0: f"{first.run_dir}/also-{second.pid}"} == {0: str(own)}
-    kinds = [
-        [incident.kind for incident in incidents(read_run(str(place)))] for place in (first.run_dir, own)
-    ]
-    assert kinds == [["exit"], ["exit"]]
+    for place in (first.run_dir, own):
+        assert [incident.kind for incident in incidents(read_run(str(place)))] == ["exit"]
     first.spawned.stop()
 
 
@@ -84,23 +80,9 @@ def check_recovery(jobs: Jobs, run_dir: Path) -> str:
     return said
 
 
-@pytest.fixture
-def tiny_filesystem(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of one page, full."""
-    place = tmp_path / "tiny"
-    place.mkdir(mode=0o700)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "tmpfs", place], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def test_full_disk_costs_records_only(jobs: Jobs, tiny_filesystem: Path) -> None:
-    (tiny_filesystem / "ballast").write_bytes(b"x" * 4096)
-    said = check_recovery(jobs, tiny_filesystem)
+def test_full_disk_costs_records_only(jobs: Jobs, small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(b"x" * 65536)
+    said = check_recovery(jobs, small_disk)
     warnings = [line for line in said.splitlines() if "warning: journal" in line]
     assert len(warnings) == 1 and "No space left on device" in warnings[0]
 
@@ -233,30 +215,20 @@ wait()
 """
 
 
-def pids(job: Job) -> dict[int, int]:
-    """Rank -> pid in cycle 0."""
-    return {each["rank"]: each["pid"] for each in job.journal("rank_start") if each["cycle"] == 0}
-
-
-def found(pattern: str, text: str) -> list[tuple[str, ...]]:
-    """The groups of each line that matches."""
-    return [match.groups() for match in re.finditer(pattern, text, re.MULTILINE)]
-
-
 def test_ranks_past_their_timeouts_and_those_that_are_stopped_have_a_line_each(jobs: Jobs) -> None:
     job = jobs(TWO_OF_THREE_HANG, f"--ft-rank-heartbeat-timeout={TIMEOUT}", "--ft-warm-start=off", nproc=3)
     output = job.end(137)
-    lines = found(SILENT, "\n".join(line for line in output.splitlines() if "FAILED" not in line))
-    assert sorted((int(rank), int(pid)) for rank, pid, _ in lines) == sorted(
-        (rank, pid) for rank, pid in pids(job).items() if rank
-    )
-    assert all(float(waited) >= TIMEOUT for _, _, waited in lines)
+    said = "\n".join(line for line in output.splitlines() if "FAILED" not in line)
+    silent = re.findall(SILENT, said, re.MULTILINE)
+    pids = {each["rank"]: each["pid"] for each in job.journal("rank_start")}
+    assert {int(rank): int(pid) for rank, pid, _ in silent} == {1: pids[1], 2: pids[2]} and len(silent) == 2
+    assert all(float(waited) >= TIMEOUT for _, _, waited in silent)
     (verdict,) = job.journal("verdict")
     overdue = job.journal("overdue")
-    assert {each["rank"]: each["pid"] for each in overdue} == {rank: pids(job)[rank] for rank in (1, 2)}
+    assert {each["rank"]: each["pid"] for each in overdue} == {1: pids[1], 2: pids[2]}
     assert len(overdue) == 2 and verdict["overdue_rank"] in (1, 2)
     for each in overdue:
         assert (each["cycle"], each["reason"], each["limit"]) == (0, "heartbeat", TIMEOUT)
         assert each["waited"] >= TIMEOUT
-    others = {str(pid) for rank, pid in pids(job).items() if rank != verdict["rank"]}
-    assert sorted(pid for (pid,) in found(CLOSING, output)) == sorted(others)
+    del pids[verdict["rank"]]
+    assert sorted(re.findall(CLOSING, output, re.MULTILINE)) == sorted(map(str, pids.values()))

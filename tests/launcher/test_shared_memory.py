@@ -45,9 +45,9 @@ def share():
 """
 
 
-def said(job: Job, what: str) -> list[str]:
-    """The words that rank 0 said after this one in cycle 0."""
-    return job.hear(f"{what} (.+)", ranks=[0])[0].split()
+def said(job: Job, what: str, cycle: int = 0) -> list[str]:
+    """The words that rank 0 said after this one."""
+    return job.hear(f"{what} (.+)", ranks=[0], cycle=cycle)[0].split()
 
 
 # A manager that is stopped does not end before it is continued: the test needs no clock.
@@ -66,25 +66,21 @@ for manager in managers:
     os.kill(int(manager), signal.SIGCONT)
     while name_of(manager) == "torch_shm_manag":
         time.sleep(0.01)
+shared = share()
+kill_me(signal.SIGKILL)
 """
 
 
-def test_torch_manager_after_restart_removes_its_files(jobs: Jobs) -> None:
+def test_torch_manager_removes_its_files_after_a_crash(jobs: Jobs) -> None:
+    """A restart does not wait for it, and the launcher's end does."""
     job = jobs(TENSORS + CRASHES, "--max-restarts", "1", nproc=1)
-    job.end(0)
-    files, managers = said(job, "files"), said(job, "managers")
-    (sees,) = job.lines(" sees ")
-    assert sees == "rank 0 cycle 1 sees" + " torch_shm_manag" * len(managers), "the restart did not wait"
-    assert not [name for name in files if os.path.exists(name)]
-    assert not {int(pid) for pid in managers} & {pid for each in job.journal("swept") for pid in each["pids"]}
-
-
-def test_launcher_end_waits_for_torch_manager(jobs: Jobs) -> None:
-    job = jobs(TENSORS + "shared = share()\nkill_me(signal.SIGKILL)", "--max-restarts", "0", nproc=1)
     job.end(128 + signal.SIGKILL)
-    files, managers = said(job, "files"), said(job, "managers")
-    assert not [pid for pid in managers if alive(int(pid))]
-    assert not [name for name in files if os.path.exists(name)]
+    first, last = said(job, "managers"), said(job, "managers", cycle=1)
+    (sees,) = job.lines(" sees ")
+    assert sees == "rank 0 cycle 1 sees" + " torch_shm_manag" * len(first), "the restart did not wait"
+    assert not {int(pid) for pid in first} & {pid for each in job.journal("swept") for pid in each["pids"]}
+    assert not [pid for pid in last if alive(int(pid))]
+    assert not [name for cycle in (0, 1) for name in said(job, "files", cycle) if os.path.exists(name)]
 
 
 def test_torch_manager_after_launcher_kill_removes_files(jobs: Jobs) -> None:

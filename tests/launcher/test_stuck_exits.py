@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,14 @@ def again():
 """
 KEEPERS = {
     "thread": ("threading.Thread(target=hold, name='upload').start()", "'upload', which is in"),
-    "lock": (
-        "lock = threading.Lock()\nlock.acquire()\nthreading._register_atexit(lock.acquire)",
-        "is at its exit",
-    ),
+    "lock": ("lock = threading.Lock()\nlock.acquire()\nthreading._register_atexit(lock.acquire)", "is at its exit"),
     "atexit": ("atexit.register(hold)", "hold()"),
     # It ends by itself: what a rank that has succeeded leaves is waited for.
     "child": (
         "multiprocessing.get_context('fork').Process(target=time.sleep, args=(10,)).start()",
         "its child process",
     ),
-    "pool": (
-        "pool = ThreadPoolExecutor(2)\npool.submit(sys.exit)\npool.submit(hold)",
-        "'ThreadPoolExecutor-0_",
-    ),
+    "pool": ("pool = ThreadPoolExecutor(2)\npool.submit(sys.exit)\npool.submit(hold)", "'ThreadPoolExecutor-0_"),
     "second exception": ("atexit.register(hold)\natexit.register(again)", "hold()"),
     "process group": (
         """
@@ -54,7 +49,7 @@ atexit.register(dist.destroy_process_group)
 """,
         "is at its exit",
     ),
-}
+}  # fmt: skip
 """What keeps the process, and a part of how that is described."""
 CLIENT = """
 client = connect()
@@ -62,11 +57,13 @@ client.heartbeat(step=7)
 """
 
 
-def script(keeper: str, end: str, *, has_client: bool) -> str:
+def block(condition: str, text: str) -> str:
+    return f"if {condition}:\n{textwrap.indent(text, '    ')}\n"
+
+
+def script(keep: str, end: str, *, has_client: bool) -> str:
     """It cannot end in cycle 0, and ends at once in any other."""
-    keep = KEEPERS[keeper][0] + "\n" if keeper in KEEPERS else keeper
-    first = "".join(f"    {line}\n" for line in (keep + end).splitlines())
-    return BEGIN + (CLIENT if has_client else "") + f"if CYCLE == 0:\n{first}say('ended')\n"
+    return BEGIN + (CLIENT if has_client else "") + block("CYCLE == 0", keep + end) + "say('ended')\n"
 
 
 def one(job: Job, kind: str) -> dict[str, Any]:
@@ -93,7 +90,7 @@ def test_exit_after_exception_that_cannot_end_is_ended(
     text = BEGIN
     for cycle, keeper in enumerate(keepers):
         first = (CLIENT if cycle % 2 else "") + KEEPERS[keeper][0] + "\nraise ValueError('bad batch')"
-        text += f"if CYCLE == {cycle}:\n" + "".join(f"    {line}\n" for line in first.splitlines())
+        text += block(f"CYCLE == {cycle}", first)
     flags = ["--ft-exit-timeout=1", f"--max-restarts={len(keepers)}", f"--ft-warm-start={warm}"]
     job = jobs(text + "say('ended')\n", *flags, nproc=1, under=patient())
     job.end(0)
@@ -138,7 +135,9 @@ def test_last_rank_that_stands_in_native_code_is_reported_and_never_ended(jobs: 
 
 
 def test_exception_hook_setting_ends_the_process_at_once(jobs: Jobs) -> None:
-    text = script("thread", "raise ValueError('bad batch')", has_client=False)
+    text = script(
+        "threading.Thread(target=hold).start()\n", "raise ValueError('bad batch')", has_client=False
+    )
     job = jobs(text, "--ft-install-exception-hook", "--max-restarts=1", nproc=1)
     job.end(0)
     raised = one(job, "rank_failing")["error"]["at"]
@@ -221,8 +220,7 @@ def test_exit_after_good_end_that_cannot_end_is_a_success(jobs: Jobs, keepers: t
     for rank, keeper in enumerate(keepers):
         # The only heartbeat comes after the imports, which may take longer than its timeout.
         heartbeat = "client.heartbeat(step=7)\n" if rank else ""
-        lines = f"{KEEPERS[keeper][0]}\n{heartbeat}say('finished')".splitlines()
-        text += f"if RANK == {rank}:\n" + "".join(f"    {line}\n" for line in lines)
+        text += block(f"RANK == {rank}", f"{KEEPERS[keeper][0]}\n{heartbeat}say('finished')")
     flags = ["--ft-finished-timeout=4", "--ft-rank-heartbeat-timeout=3"]
     job = jobs(text, *flags, nproc=len(keepers), under=patient())
     job.end(0)

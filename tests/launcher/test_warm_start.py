@@ -1,4 +1,7 @@
-"""Ranks from standbys, what is decided before, and what happens when zygote or standbys fail."""
+"""Ranks from standbys, what is decided before, and what happens when zygote or standbys fail.
+
+Does not cover: that a script, and what torch calculates in it, is the same as in a cold start (warm/test_telltale.py).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,9 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.launcher.warm.forked import Forked
 from holdfast.fault_tolerance.launcher.warm.gpu_evidence import PASSED
 from holdfast.fault_tolerance.launcher.warm.plan import (
     DYNAMO,
@@ -38,8 +39,7 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
 )
 from holdfast.fault_tolerance.launcher.warm.zygote import preload, wire
 from holdfast.incidents.capture.waiting_on import system_call
-from holdfast.journal.reader import journal_files
-from tests.jobs import LAUNCHER, Job, Jobs, patient
+from tests.jobs import LAUNCHER, Job, Jobs, patient, records
 from tests.processes import Spawner, alive, wait_until
 
 CRASHES = "say('pid', os.getpid())\nif CYCLE < {last}: wait()\n"
@@ -95,9 +95,8 @@ def test_ranks_are_standbys_from_the_first_start_on_and_nothing_is_left(jobs: Jo
     assert all(process.parent() == psutil.Process(job.pid) for process in waiting)
     family = [process.pid for process in psutil.Process(job.pid).children(recursive=True)]
     kill_a_rank(job, 0)
-    assert (
-        len(job.end(0).splitlines()) == 5
-    )  # the start, the failure, the signal to rank 1, the restart, the report
+    # The start, the failure, the signal to rank 1, the restart, the report.
+    assert len(job.end(0).splitlines()) == 5
     assert starts(job) == [(0, "warm"), (0, "warm"), (1, "warm"), (1, "warm")]
     begun = {record["pid"] for record in job.journal("rank_start") if record["cycle"] == 1}
     assert begun == {each.pid for each in waiting}
@@ -225,66 +224,28 @@ def test_the_default_follows_the_evidence(spawn: Spawner, tmp_path: Path) -> Non
     job = spawn([*under, *launcher, "--ft-warm-start", "auto", script], cwd=tmp_path)
     assert (job.wait(), job.out()) == (0, "trained\n"), job.err()
     (journal,) = (tmp_path / "run").glob("journal-*.jsonl")
-    (start,) = [record for record in map(json.loads, journal.open()) if record["kind"] == "rank_start"]
+    (start,) = [record for record in records(journal) if record["kind"] == "rank_start"]
     assert start["start"] == ("warm" if PASSED else "cold")
     assert job.err().splitlines().count(LINE) == (0 if PASSED else 1)
-
-
-# -- an example, warm and cold -----------------------------------------------------------------------------
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-def train(spawn: Spawner, folder: Path, mode: str) -> tuple[dict[str, Any], set[str]]:
-    """The last checkpoint, and how the ranks were started."""
-    place = folder / mode
-    flags = ["--nproc-per-node=2", "--max-restarts=1", f"--ft-warm-start={mode}", f"--ft-run-dir={place}.run"]
-    words = [f"--dir={place}", "--step-seconds=0"]
-    environment = {"OMP_NUM_THREADS": "1", "HOLDFAST_FAULT": "kill@step=12,rank=1,cycle=0"}
-    job = spawn([*patient(), *LAUNCHER, *flags, str(EXAMPLES / "plain_loop.py"), *words], env=environment)
-    assert job.wait(150) == 0, job.output()
-    (journal,) = map(Path, journal_files(f"{place}.run", of_ranks=False))
-    records = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [each["cycle"] for each in records if each["kind"] == "restart"] == [1]
-    starts = {each["start"] for each in records if each["kind"] == "rank_start"}
-    return torch.load(max(place.glob("step-*.pt"))), starts
-
-
-def tensors(state: Any) -> list[torch.Tensor]:
-    """All that are in there, in order."""
-    if isinstance(state, torch.Tensor):
-        return [state]
-    values = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else []
-    return [each for value in values for each in tensors(value)]
-
-
-@pytest.mark.variant
-def test_the_same_weights(spawn: Spawner, tmp_path: Path) -> None:
-    warm, were_warm = train(spawn, tmp_path, "on")
-    cold, were_cold = train(spawn, tmp_path, "off")
-    assert (were_warm, were_cold) == ({"warm"}, {"cold"})
-    ours, theirs = tensors(warm), tensors(cold)
-    assert len(ours) > 4 and all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
 # -- what is decided about a warm start before anything is tried: as functions of values
 
 
-COLD = {
-    "off": (Request("off", "train.py"), {}, False),
-    "not started as": (Request("on", "train.sh", no_python=True), {}, False),
-    "`python SCRIPT`": (Request("on", "train.py", run_path=True), {}, False),
-    "PYTHON_EXEC": (Request("on", "train.py"), {"PYTHON_EXEC": "/usr/bin/other"}, False),
-    "--numa-binding": (Request("on", "train.py", numa=True), {}, False),
-    "command line of its own": (Request("on", "train.py", ("--to", "log-${local_rank}")), {}, False),
-    "NVIDIA driver": (Request("auto", "train.py"), {}, True),
-}
-
-
-@pytest.mark.parametrize("why", COLD)
-def test_what_starts_cold(why: str) -> None:
-    request, environment, driver = COLD[why]
-    assert why in why_cold(request, environment, is_tested=not driver)
+@pytest.mark.parametrize(
+    ("request_", "environment", "is_tested", "why"),
+    [
+        (Request("off", "train.py"), {}, True, "off"),
+        (Request("on", "train.sh", no_python=True), {}, True, "not started as"),
+        (Request("on", "train.py", run_path=True), {}, True, "`python SCRIPT`"),
+        (Request("on", "train.py"), {"PYTHON_EXEC": "/usr/bin/other"}, True, "PYTHON_EXEC"),
+        (Request("on", "train.py", numa=True), {}, True, "--numa-binding"),
+        (Request("on", "train.py", ("--to", "log-${local_rank}")), {}, True, "command line of its own"),
+        (Request("auto", "train.py"), {}, False, "NVIDIA driver"),
+    ],
+)
+def test_what_starts_cold(request_: Request, environment: dict[str, str], is_tested: bool, why: str) -> None:
+    assert why in why_cold(request_, environment, is_tested=is_tested)
 
 
 def test_what_may_start_warm() -> None:
@@ -296,13 +257,9 @@ def test_a_zygote_has_the_ranks_command_line_and_what_is_no_ranks_own() -> None:
     environment = {"HOME": "/root", "RANK": "7", "TORCHELASTIC_RUN_ID": "x", "HOLDFAST_RUN_DIR": "/x"}
     made = plan(Request("on", "train.py", ("--lr", "1"), several=True), environment)
     assert made.command == (sys.executable, "-u", "train.py", "--lr", "1")
-    assert made.environment == {
-        "HOME": "/root",
-        "OMP_NUM_THREADS": "1",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "TORCH_FR_BUFFER_SIZE": "2000",
-    }
     assert made.folder == os.path.realpath(".")
+    added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_FR_BUFFER_SIZE": "2000"}
+    assert made.environment == {"HOME": "/root", **added}
     one = plan(Request("on", "pack.train", module=True, several=False), {"OMP_NUM_THREADS": "3"})
     assert one.command == (sys.executable, "-u", "-m", "pack.train")
     assert one.environment["OMP_NUM_THREADS"] == "3"
@@ -334,10 +291,8 @@ def test_what_a_file_in_the_scripts_folder_hides(tmp_path: Path) -> None:
     [
         ("import os, sys\nfrom json import loads\n", ()),
         ("", ()),
-        (
-            "import holdfast.fault_tolerance as ft\nfrom holdfast.fault_tolerance import RankMonitorClient\n",
-            (),
-        ),
+        ("import holdfast.fault_tolerance as ft\n", ()),
+        ("from holdfast.fault_tolerance import RankMonitorClient\n", ()),
         ("import holdfast.ptl_resiliency\n", TORCH),
         ("import os\ndef f():\n    import mine\n", TORCH),
         ("from . import model\n", TORCH),
@@ -370,8 +325,8 @@ def test_what_was_learned_is_kept_for_the_script_and_the_python(tmp_path: Path) 
     write_list(file, Learned(None, {"x": "y"}))
     assert read_list(file).modules is None
     others = {
-        list_path(str(tmp_path), script, module=module)
-        for script, module in (("train.py", True), ("a.py", False))
+        list_path(str(tmp_path), "train.py", module=True),
+        list_path(str(tmp_path), "a.py", module=False),
     }
     assert file not in others and len(others) == 2
 
@@ -439,19 +394,6 @@ class Read(socket.socket):
         wire.receive(self.other)
         self.other.close()
         return sent
-
-
-@pytest.mark.parametrize(
-    ("ends", "status"), [(lambda: os._exit(3), 3), (lambda: os.kill(os.getpid(), 9), -9)]
-)
-def test_a_forked_rank_ends_as_a_process_of_subprocess_does(ends: object, status: int) -> None:
-    assert callable(ends)
-    pid = os.fork()
-    if pid == 0:
-        ends()
-    rank = Forked(pid)
-    assert rank.wait(60) == status == rank.returncode == rank.poll()
-    rank.kill()  # it has ended: no process is signalled
 
 
 def test_who_has_all_of_a_message_may_be_gone_before_the_call_ends() -> None:

@@ -6,8 +6,9 @@ import importlib.util
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,55 +19,28 @@ from tests.processes import Spawner
 from tests.straggler.kernels.conftest import NATIVE
 
 WORKS, REFUSED, EITHER = "works warm", "refused by name", "works warm or is refused by name"
+COMPANY, UNFIT, LIBRARY = "company", "unfit", "library"
 
-VERDICTS = {
-    "reads_arguments": EITHER,  # under `-m`, Python's start has not yet put the module's path there
-    "works_at_exit": WORKS,
-    "prints": WORKS,
-    "warns": EITHER,
-    "sets_a_variable": WORKS,
-    "is_broken": WORKS,  # its error concerns the ranks
-    "raises_at_forks": EITHER,
-    "chooses_a_start_method": REFUSED,
-    "makes_a_folder": EITHER,
-    "starts_a_thread": REFUSED,
-    "starts_a_native_thread": REFUSED,
-    "opens_a_socket": REFUSED,
-    "opens_a_channel": REFUSED,
-    "opens_files": REFUSED,
-    "loads_cuda": WORKS,
-    "initialises_cuda": REFUSED,
-    "asks_for_the_rank": REFUSED,
-    "copies_the_environment": REFUSED,
-    "handles_signals": REFUSED,
-    "starts_a_process": REFUSED,
-    "sets_a_timer": REFUSED,
-    "hangs_forked_children": REFUSED,
-    "hangs_at_forks": REFUSED,
-    "changes_the_folder": REFUSED,
-    "changes_limits": REFUSED,
-    "changes_the_locale": REFUSED,
-    "seeds_random_numbers": REFUSED,
-    "wraps_standard_output": REFUSED,
-    "shares_a_lock": REFUSED,
-    "shares_memory": REFUSED,
-    "hooks_exceptions": REFUSED,
-    "reaps_children": REFUSED,
-    "changes_the_interpreter": EITHER,
-    "ends_the_interpreter": REFUSED,
-    "crashes_the_interpreter": REFUSED,
-    "uses_blas": WORKS,
-    "starts_a_pool": REFUSED,
-    "seeds_torch": REFUSED,
-    "uses_wandb": EITHER,
-}
 
-OF_LIBRARIES = ("uses_blas", "starts_a_pool", "seeds_torch", "uses_wandb")
-"""These import real packages."""
+class Module(NamedTuple):
+    group: str
+    verdict: str
+    source: str
 
-_texts = (HERE / "modules.txt").read_text().split("\n== ")[1:]
-MODULES = {name: text for name, _, text in (each.partition("\n") for each in _texts)}
-"""Name -> source."""
+
+def modules() -> Iterator[tuple[str, Module]]:
+    for text in (HERE / "modules.txt").read_text().split("\n== ")[1:]:
+        title, _, source = text.partition("\n")
+        name, group, verdict = title.split(", ")
+        yield name, Module(group, verdict, source)
+
+
+MODULES = dict(modules())
+
+
+def names_of(group: str) -> list[str]:
+    return [name for name, module in MODULES.items() if module.group == group]
+
 
 PLACES = [(cycle, rank) for cycle in (0, 1) for rank in (0, 1)]
 
@@ -82,8 +56,8 @@ def use(
     flags: Sequence[str | Path] = (),
 ) -> Job:
     """A job whose script uses these modules; with `preload` the launcher gets their names. Checks what always holds."""
-    for name, text in MODULES.items():
-        (installation.packages / f"{name}.py").write_text(text)
+    for name, module in MODULES.items():
+        (installation.packages / f"{name}.py").write_text(module.source)
     shutil.copytree(HERE / "programs", folder, dirs_exist_ok=True)
     (folder / "temporary").mkdir()
     variables = {
@@ -117,30 +91,14 @@ def check_verdicts(job: Job, names: Sequence[str]) -> None:
         right = {WORKS: (WORKS, 0, {"ahead"}), REFUSED: (REFUSED, 1, {"here"})}
         if name == "is_broken":
             right[WORKS] = (WORKS, 0, {"here"})
-        allowed = list(right.values()) if VERDICTS[name] == EITHER else [right[VERDICTS[name]]]
-        assert found in allowed, f"{name}: {VERDICTS[name]}\n{job.spawned.err()}"
-
-
-# -- modules that are not fit to be forked: each works in ranks that start warm, or is refused by name
-
-
-COMPANY = (
-    "reads_arguments",
-    "works_at_exit",
-    "prints",
-    "warns",
-    "sets_a_variable",
-    "is_broken",
-    "raises_at_forks",
-    "chooses_a_start_method",
-    "makes_a_folder",
-    "changes_the_interpreter",
-)
+        verdict = MODULES[name].verdict
+        allowed = list(right.values()) if verdict == EITHER else [right[verdict]]
+        assert found in allowed, f"{name}: {verdict}\n{job.spawned.err()}"
 
 
 def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
     """What they say at import and at exit is said once by each rank, and by no other process."""
-    names = list(COMPANY)
+    names = names_of(COMPANY)
     job = use(spawn, installation, tmp_path, WARM, names)
     assert job.lines("works_at_exit$") == job.lines(r"^rank (1 cycle 0|[01] cycle 1) works_at_exit$")
     assert len(job.lines("works_at_exit$")) == 3  # rank 0 was killed in cycle 0
@@ -151,13 +109,10 @@ def test_modules_that_work(spawn: Spawner, installation: Installation, tmp_path:
     check_verdicts(job, names)
 
 
-UNFIT = tuple(name for name in VERDICTS if name not in (*COMPANY, *OF_LIBRARIES))
-
-
 @pytest.mark.slow
 def test_modules_that_do_not(spawn: Spawner, installation: Installation, tmp_path: Path) -> None:
     """They are named once each, ranks import them by themselves, and what else there is stays warm."""
-    names = _that_can_be_had(installation, tmp_path, UNFIT)
+    names = _that_can_be_had(installation, tmp_path, names_of(UNFIT))
     job = use(spawn, installation, tmp_path, WARM, names)
     check_verdicts(job, names)
 
@@ -193,8 +148,7 @@ def test_modules_that_were_learned(spawn: Spawner, installation: Installation, t
 
 
 def test_every_module_has_its_test() -> None:
-    """None of them is forgotten, and each that is installed has a verdict."""
-    assert {*COMPANY, *OF_LIBRARIES} < set(VERDICTS) == set(MODULES)
+    assert {module.group for module in MODULES.values()} == {COMPANY, UNFIT, LIBRARY}
 
 
 # -- libraries whose import leaves threads, seeds or folders -------------------------------------------------
@@ -207,7 +161,7 @@ def test_libraries(spawn: Spawner, installation: Installation, tmp_path: Path) -
     wandb's temporary folders are each rank's own, and only a rank that is killed leaves them behind.
     """
     installation.link_all()
-    names = [name for name in OF_LIBRARIES if name != "uses_wandb" or _has_wandb()]
+    names = [name for name in names_of(LIBRARY) if name != "uses_wandb" or _has_wandb()]
     job = use(spawn, installation, tmp_path, WARM, names, env={"OMP_NUM_THREADS": "2"})
     if _has_wandb():
         left = [path for path in (tmp_path / "temporary").iterdir() if "wandb" in path.name]

@@ -1,6 +1,6 @@
-"""Tells what it sees before it imports anything else; in cycle 1 also after torch, and what its children see.
+"""Tells what it sees before it imports anything else; in cycle 1 also after torch.
 
-Arguments: which of the parts `start`, `torch`, `lightning`, `children` to tell. Each rank writes
+Arguments: which of the parts `start`, `torch`, `lightning` to tell. Each rank writes
 `PART-CYCLE-RANK.json`, sorted, into $NOTES, and reports it on standard output. With `crash`, rank 1 fails in cycle 0.
 """
 
@@ -10,9 +10,8 @@ import sys  # noqa: E402 - what the namespace holds at first comes first
 annotated: int = 1
 
 if __package__:
-    from . import children, interpreter, kernel, libraries, notes
+    from . import interpreter, kernel, libraries, notes
 else:
-    import children  # type: ignore[no-redef]
     import interpreter  # type: ignore[no-redef]
     import kernel  # type: ignore[no-redef]
     import libraries  # type: ignore[no-redef]
@@ -25,8 +24,6 @@ if __name__ == "__main__":
         notes.write("torch", libraries.facts() | interpreter.facts(globals(), AT_FIRST) | kernel.facts())
     if "lightning" in sys.argv and notes.CYCLE == 1:
         notes.write("lightning", libraries.lightning() | interpreter.streams())
-    if "children" in sys.argv and notes.RANK == 0 and notes.CYCLE == 1:
-        notes.write("children", children.facts())
     interpreter.tell_at_exit()
     notes.meet()
     if "crash" in sys.argv and notes.CYCLE == 0:

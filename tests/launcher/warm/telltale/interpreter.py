@@ -25,36 +25,22 @@ import uuid
 import warnings
 from typing import Any
 
-OF_SYS = (
-    *("_base_executable", "abiflags", "base_exec_prefix", "base_prefix", "byteorder", "dont_write_bytecode"),
-    *(
-        "exec_prefix",
-        "executable",
-        "hexversion",
-        "last_type",
-        "last_value",
-        "maxsize",
-        "platlibdir",
-        "prefix",
-        "ps1",
-    ),
-    *("pycache_prefix", "tracebacklimit"),
-)
+OF_SYS = """
+    _base_executable abiflags base_exec_prefix base_prefix byteorder dont_write_bytecode exec_prefix executable
+    hexversion last_type last_value maxsize platlibdir prefix ps1 pycache_prefix tracebacklimit
+"""
 OF_A_STREAM = ("name", "mode", "encoding", "errors", "line_buffering", "write_through", "newlines", "closed")
+LOADERS: tuple[Any, ...] = (
+    importlib.machinery.SourceFileLoader,
+    importlib.machinery.SourcelessFileLoader,
+    importlib.machinery.ExtensionFileLoader,
+    importlib.machinery.BuiltinImporter,
+)
 
 
 def facts(main: dict[str, Any], at_first: list[str]) -> dict[str, Any]:
-    parts = (
-        _main(main, at_first),
-        _system(),
-        streams(),
-        _signals(),
-        _threads(),
-        _random(),
-        _modules(),
-        _hooks(),
-    )
-    return {name: value for part in parts for name, value in part.items()}
+    own = _main(main, at_first) | _system() | streams() | _signals()
+    return own | _threads() | _random() | _modules() | _hooks()
 
 
 def kind(thing: object) -> str:
@@ -87,7 +73,7 @@ def _main(main: dict[str, Any], at_first: list[str]) -> dict[str, Any]:
 
 def _system() -> dict[str, Any]:
     return {
-        **{f"sys: {name}": repr(getattr(sys, name, "missing"))[:300] for name in OF_SYS},
+        **{f"sys: {name}": repr(getattr(sys, name, "missing"))[:300] for name in OF_SYS.split()},
         "sys: argv": sys.argv,
         "sys: argv kind": type(sys.argv).__name__,
         "sys: orig_argv": sys.orig_argv,
@@ -191,15 +177,7 @@ def _modules() -> dict[str, Any]:
         "modules: finders": [kind(finder) for finder in sys.meta_path],
         "modules: path hooks": [kind(hook) for hook in sys.path_hooks],
         "modules: __import__": kind(builtins.__import__),
-        "modules: loaders": [
-            kind(getattr(importlib.machinery, loader).exec_module)
-            for loader in (
-                "SourceFileLoader",
-                "SourcelessFileLoader",
-                "ExtensionFileLoader",
-                "BuiltinImporter",
-            )
-        ],
+        "modules: loaders": [kind(each.exec_module) for each in LOADERS],
         "modules: sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
     }
 

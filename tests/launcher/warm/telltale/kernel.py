@@ -28,27 +28,13 @@ PRCTL = {
     "transparent huge pages off": 42,
 }
 OF_LIBC = 0b11 << 31  # signals 32 and 33, which it handles from the first thread on, OpenBLAS's for one
-OF_STATUS = (
-    *(
-        "Name",
-        "Umask",
-        "State",
-        "TracerPid",
-        "Uid",
-        "Gid",
-        "Groups",
-        "Kthread",
-        "Threads",
-        "CoreDumping",
-        "VmLck",
-    ),
-    *("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters"),
-    *("Cpus_allowed_list", "Mems_allowed_list", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"),
-)
-VARIABLES = (
-    *("RANK", "LOCAL_RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "PATH", "TZ", "PYTHONPATH"),
-    *("HOLDFAST_LAUNCHER_PID", "NEVER_SET"),
-)
+OF_STATUS = """
+    Name Umask State TracerPid Uid Gid Groups Kthread Threads CoreDumping VmLck CapInh CapPrm CapEff CapBnd CapAmb
+    NoNewPrivs Seccomp Seccomp_filters Cpus_allowed_list Mems_allowed_list SigPnd ShdPnd SigBlk SigIgn SigCgt
+"""
+VARIABLES = """
+    RANK LOCAL_RANK MASTER_ADDR OMP_NUM_THREADS PATH TZ PYTHONPATH HOLDFAST_LAUNCHER_PID NEVER_SET
+"""
 
 
 def facts() -> dict[str, Any]:
@@ -101,7 +87,7 @@ def _calls() -> dict[str, Any]:
         "personality": LIBC.personality(0xFFFFFFFF),
         "io priority": LIBC.syscall(calls["ioprio_get"], 1, 0) if calls else None,
         "memory policy": policy.value,
-        "getenv": {name: (LIBC.getenv(name.encode()) or b"none").decode() for name in VARIABLES},
+        "getenv": {name: (LIBC.getenv(name.encode()) or b"none").decode() for name in VARIABLES.split()},
     }
 
 
@@ -110,7 +96,7 @@ def _proc() -> dict[str, Any]:
     status["SigCgt"] = f"{int(status['SigCgt'], 16) & ~OF_LIBC:016x}"
     environment = _read("environ").split("\0")
     return {
-        **{f"status {name}": status[name].strip() for name in OF_STATUS if name in status},
+        **{f"status {name}": status[name].strip() for name in OF_STATUS.split() if name in status},
         "descriptors": _descriptors(),
         "command line": _read("cmdline").split("\0"),
         "name": _read("comm").strip(),

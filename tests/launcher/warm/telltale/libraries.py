@@ -11,6 +11,8 @@ import sys
 import warnings
 from typing import Any
 
+CHANGED = ("TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK", "PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+
 
 def facts() -> dict[str, Any]:
     import numpy
@@ -80,16 +82,10 @@ def lightning() -> dict[str, Any]:
     model = BoringModel()
     trainer.fit(model)
     torch.distributed.destroy_process_group()
-    changed = (
-        "TORCHINDUCTOR_CACHE_DIR",
-        "PYTORCH_NVML_BASED_CUDA_CHECK",
-        "PL_GLOBAL_SEED",
-        "PL_SEED_WORKERS",
-    )
     return {
         "lightning: ranks at import": before,
         "lightning: rank": [trainer.global_rank, trainer.local_rank, trainer.world_size],
         "lightning: steps": trainer.global_step,
         "lightning: weights": [float(each.detach().double().sum()) for each in model.parameters()],
-        "lightning: variables": {name: os.environ.get(name) for name in changed},
+        "lightning: variables": {name: os.environ.get(name) for name in CHANGED},
     }
