@@ -27,19 +27,6 @@ def one_section(hand: BoardWriter) -> None:
     hand.start_section("step")
 
 
-def test_a_section_without_a_limit_does_not_hide_a_later_hang(node: Node) -> None:
-    (rank,) = node.start(Limits(subsequent=LIMIT, sections={"step": None}))
-    rank.hand.connect()
-    for name in ("mine", "step"):
-        rank.hand.start_section(name)
-    node.looks(3)
-    assert node.heard("verdict") == []
-    rank.hand.heartbeat()
-    verdict = node.hear("verdict")
-    assert verdict["reason"] == "heartbeat"
-    assert verdict["where"] == "mine > step"
-
-
 def test_the_check_interval_is_no_resolution(make_node: MakeNode) -> None:
     """A limit that begins while the monitor sleeps is met although it would sleep for much longer."""
     node = make_node(check_interval=3600.0)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,75 +20,48 @@ from tests.processes import Spawner
 # -- a TCP proxy: a store that is far away, or busy -----------------------------------------------------------
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
     """In the order of arrival, each piece `delay` seconds after it came."""
     loop = asyncio.get_running_loop()
-    pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def deliver() -> None:
-        while True:
-            due, piece = await pieces.get()
-            await asyncio.sleep(due - loop.time())
-            if not piece:
-                writer.close()
-                return
-            writer.write(piece)
-
-    delivery = asyncio.create_task(deliver())
     with contextlib.suppress(OSError):
         while piece := await reader.read(1 << 16):
-            pieces.put_nowait((loop.time() + delay, piece))
-    pieces.put_nowait((loop.time() + delay, b""))
-    with contextlib.suppress(OSError):
-        await delivery
+            loop.call_later(delay, writer.write, piece)
+    loop.call_later(delay, writer.close)
 
 
-class SlowProxy:
-    """Listens at `port` of loopback, and passes on to another port of it, `delay` seconds later."""
+@contextlib.contextmanager
+def slow_proxy(target: int, delay: float) -> Iterator[int]:
+    """A port of loopback from which all is passed on to another port of it, `delay` seconds later."""
 
-    def __init__(self, target: int, delay: float) -> None:
-        self._target, self._delay = target, delay
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        self._end: asyncio.Event
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
-        self._thread.start()
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", target)
+        except OSError:
+            writer.close()
+            return
+        try:
+            await asyncio.gather(_relay(reader, back, delay), _relay(there, writer, delay))
+        except asyncio.CancelledError:
+            writer.close()
+            back.close()
 
-    async def _serve(self) -> None:
-        self._end = asyncio.Event()
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                there, back = await asyncio.open_connection("127.0.0.1", self._target)
-            except OSError:
-                writer.close()
-                return
-            for task in (_pass_on(reader, back, self._delay), _pass_on(there, writer, self._delay)):
-                tasks.add(asyncio.create_task(task))
-
-        server = await asyncio.start_server(connected, sock=self._listener)
-        await self._end.wait()
+    async def end() -> None:
         server.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await asyncio.sleep(0.05)
 
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(10)
-        self._loop.close()
-
-
-@contextlib.contextmanager
-def slow_proxy(target: int, delay: float) -> Iterator[int]:
-    """The port of a proxy that is closed afterwards."""
-    proxy = SlowProxy(target, delay)
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(connected, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
     try:
-        yield proxy.port
+        yield server.sockets[0].getsockname()[1]
     finally:
-        proxy.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.run_until_complete(end())
+        loop.close()
 
 
 # -- the program of the ranks: lockstep without torch, a question at each boundary whether they stop there ------
