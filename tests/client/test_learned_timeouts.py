@@ -24,12 +24,7 @@ from holdfast.fault_tolerance.timeouts.learned_timeouts import (
     raised_to_floor,
     to_state,
 )
-from holdfast.fault_tolerance.timeouts.observed_durations import (
-    RUNNING,
-    SECOND,
-    Intervals,
-    step_times,
-)
+from holdfast.fault_tolerance.timeouts.observed_durations import RUNNING, SECOND, Intervals, step_times
 from tests.boards import START, at, snapshot
 
 SECONDS = st.floats(1e-6, 1e7)

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.fault_tolerance.board import BoardError
-from holdfast.fault_tolerance.monitor.control import (
-    FILE,
-    LARGEST,
-    RUNNING,
-    STOPPING,
-    Channel,
-    ControlPage,
-)
+from holdfast.fault_tolerance.monitor.control import FILE, LARGEST, RUNNING, STOPPING, Channel, ControlPage
 from holdfast.fault_tolerance.monitor.deadlines import KEPT
 
 

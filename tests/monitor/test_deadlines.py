@@ -426,9 +426,7 @@ def test_no_deadline_is_overslept(story: Story) -> None:
 
 @given(stories, st.integers(0, 10), st.lists(st.tuples(MINUTES, st.integers(1, 300 * SECOND)), max_size=3))
 def test_a_suspension_leaves_each_rank_the_time_it_had_left(
-    story: Story,
-    since_look: int,
-    stops: list[tuple[int, int]],
+    story: Story, since_look: int, stops: list[tuple[int, int]]
 ) -> None:
     in_force, before, _ = story
     gaps = Suspensions()

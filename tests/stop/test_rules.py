@@ -121,11 +121,7 @@ class Stopped:
 @pytest.mark.parametrize("word", [None, Word(ASK, 1, position(5))])
 @pytest.mark.parametrize(
     ("now", "refused", "why"),
-    [
-        (VANISHED + 1.0, "", "no answer for 30 s"),
-        (VANISHED + 0.9, "", ""),
-        (3.0, REFUSED, REFUSED),
-    ],
+    [(VANISHED + 1.0, "", "no answer for 30 s"), (VANISHED + 0.9, "", ""), (3.0, REFUSED, REFUSED)],
 )
 def test_node_whose_store_is_gone_withdraws_alone(
     word: Word | None, now: float, refused: str, why: str
