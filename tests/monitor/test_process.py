@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -29,7 +28,7 @@ from holdfast.fault_tolerance.monitor.main import clean_up, command, start
 from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
 from holdfast.fault_tolerance.processes import kill, proc
 from tests.boards import SECOND
-from tests.monitor.node import Node, identity, state, stubborn, victim
+from tests.monitor.node import Node, few_descriptors, identity, state, stubborn, victim
 from tests.monitor.test_hangs import heartbeats
 from tests.processes import Spawned, Spawner, alive, wait_until
 
@@ -202,12 +201,8 @@ def test_a_suspension_is_given_back_once_by_every_monitor_after_it(
 
 def test_boards_that_cannot_be_listed_once_are_watched_later(folder: str, ranks: list[Spawned]) -> None:
     with Watched(folder) as watch:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        try:
+        with few_descriptors(3):
             watch.scan()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         watch.judge(0)
         assert ["not watched" in each["text"] for each in watch.of("unreadable")] == [True]
     assert ranks[0].wait() == -signal.SIGKILL
@@ -318,11 +313,12 @@ def test_a_session_outlives_its_leader_and_is_not_taken_for_anothers(spawn: Spaw
     assert isinstance(match, re.Match)
     child = int(match.group(1))
     started = proc.start_time(leader.pid) or 0
-    assert kill.in_sessions({leader.pid: started - 1}, set()) == {}, "a recycled pid"
     leader.wait()
     assert kill.in_sessions({leader.pid: started}, set()) == {child: proc.start_time(child)}
     assert kill.in_sessions({leader.pid: started}, {child}) == {}
     os.kill(child, signal.SIGKILL)
+    recycled = victim(spawn)
+    assert kill.in_sessions({recycled.pid: identity(recycled).start_time - 1}, set()) == {}
 
 
 # -- ending a hung rank: the configured signal, SIGKILL when that was not enough -----------------------------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from holdfast.fault_tolerance.launcher import monitor_keeper
 from holdfast.fault_tolerance.monitor.control import ControlPage
 from tests.jobs import Job, Jobs
 from tests.monitor.job import STEPS, Freezer, board_directory, go_on, monitor, ranks, stop, tree, wait_gone
-from tests.monitor.node import Node, thaw
+from tests.monitor.node import Node, few_descriptors, thaw
 from tests.monitor.test_hangs import heartbeats
 from tests.processes import wait_until
 
@@ -92,15 +92,12 @@ def test_a_launcher_without_free_descriptors_tries_again_and_loses_none(node: No
     node.looks(1)
     before = len(os.listdir("/proc/self/fd"))
     for has_descriptors in (True, False):
+        limit = nullcontext() if has_descriptors else few_descriptors(3)
         os.kill(node.keeper.pid, signal.SIGKILL)
         wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft if has_descriptors else 3, hard))
-        try:
+        with limit:
             node.keeper.check(time.monotonic())
             assert bool(node.keeper.pid) is has_descriptors
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         node.until(lambda: node.keeper.pid, "no monitor was started once there were descriptors")
         node.looks(1)
     assert len(os.listdir("/proc/self/fd")) == before
