@@ -19,8 +19,10 @@ from holdfast.fault_tolerance.launcher.exit_codes import Outcome
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
 from tests.cluster import QUICK, Cluster, Node
-from tests.monitor.job import Freezer
+from tests.monitor.job import Freezer, freezer
 from tests.processes import wait_until
+
+__all__ = ["freezer"]
 
 PREEMPTED_CODE = 75
 PREEMPTED = "--ft-preempted-exit-code", str(PREEMPTED_CODE)
@@ -43,6 +45,12 @@ if NODE == where and what == "both":
 until("finish")
 """
 """All ranks take a step; then it ends as $ENDS has it: what@node. The others wait until the test says "finish"."""
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How ranks are started is not the topic here, and a zygote imports torch."""
+    monkeypatch.setenv("PET_FT_WARM_START", "off")
 
 
 class Job:

@@ -33,7 +33,6 @@ say("finished")
 """
 
 
-@pytest.mark.usefixtures("warm")
 def test_noticed_by_its_silence_and_a_spare_takes_over(networked: Cluster, network: Network) -> None:
     """The cable is pulled first, so nothing tells the others: real all-reduces wait, and the limit is the default."""
     script = networked.script(ALL_REDUCES)

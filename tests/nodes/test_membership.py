@@ -300,12 +300,12 @@ until("finish")
 def test_a_launcher_that_was_killed_and_started_again_rejoins(cluster: Cluster) -> None:
     """Lost connections are the only sign of the death; the journal still has whose they were."""
     script = cluster.script(LINKED)
-    a, b = (cluster.launch(name, script) for name in "ab")
+    a, b = (cluster.launch(name, script, node_timeout=QUICK) for name in "ab")
     a.hear("trains", 0), b.hear("trains", 0)
     ranks = b.ranks()
     b.spawned.stop(signal.SIGKILL)
     a.wait_for("restarting all 2 local ranks")
-    again = cluster.launch("b", script)
+    again = cluster.launch("b", script, node_timeout=QUICK)
     assert a.hear("trains", 1) | again.hear("trains", 1) == {0, 1, 2, 3}
     assert all(gone(rank) for rank in ranks), "its monitor ended what it left"
     cluster.tell("finish")

@@ -40,7 +40,6 @@ say("finished")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
 def test_a_rank_of_either_node_dies_or_hangs(cluster: Cluster) -> None:
     checks = cluster.folder / "checks"
     flags = ["--ft-health-command", f"echo check >> '{checks}'", "--ft-node-health-check-interval", "1000"]
@@ -186,7 +185,6 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
 def test_slurm_signals_every_process_of_both_nodes(cluster: Cluster) -> None:
     """Ranks first, so that every launcher sees ranks end before it knows why."""
     a, b = cluster.pair(SAVES, "--ft-preempted-exit-code", "75")
