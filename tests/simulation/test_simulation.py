@@ -125,7 +125,7 @@ def sick(number: int, at: float = 0.0) -> Fault:
 
 
 def job(nodes: int, *faults: Fault, **changes: Any) -> Scenario:
-    """With --ft-health-action exclude, and only as many nodes as there are at the start unless `changes` says so."""
+    """A job with --ft-health-action exclude, which needs all its nodes unless `changes` has another number."""
     return replace(plain(nodes, [*faults]), **{"exclude_sick": True, **changes})
 
 
