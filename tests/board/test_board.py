@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from holdfast.fault_tolerance.board import (
     layout,
 )
 from tests.boards import identity
+from tests.monitor.node import few_descriptors
 
 
 def test_a_new_board_is_private_allocated_and_silent(shm: Path) -> None:
@@ -227,20 +226,9 @@ def test_a_full_tmpfs_is_no_board_and_no_rubbish(small_tmpfs: Callable[[str], Pa
 # -- no board ------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _few_files() -> Iterator[None]:
-    """This process can open no more files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.mark.check
 def test_too_many_open_files_are_no_matter_of_space(tmp_path: Path) -> None:
-    with pytest.raises(BoardUnavailable, match="Too many open files") as raised, _few_files():
+    with pytest.raises(BoardUnavailable, match="Too many open files") as raised, few_descriptors(0):
         Board.create(str(tmp_path / "0.board"), Limits())
     assert str(raised.value).endswith("without supervision; raise the limit of open files (ulimit -n)")
 

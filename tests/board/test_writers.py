@@ -244,21 +244,20 @@ def test_end_of_a_main_thread_counts_only_for_the_rank(
     assert bool(board.snapshot().main_ended_ns) is not is_child
 
 
-def test_the_admitted_process_may_take_its_board_from_a_child(board: Board, spawn: Spawner) -> None:
+@pytest.mark.parametrize("is_recycled", [False, True])
+def test_a_board_of_a_child_is_taken_when_admitted_or_when_its_pid_is_recycled(
+    board: Board, spawn: Spawner, *, is_recycled: bool
+) -> None:
     child = spawn.python(_HOLD.replace('print("hold', 'writer.detach()\nprint("hold'), board.path)
     child.wait_for("holding")
     with pytest.raises(BoardError, match=f"the board of process {child.pid}, which still runs"):
         BoardWriter(board.path)
-    board.bind_process(identity())
-    BoardWriter(board.path).detach()
-
-
-def test_a_recycled_pid_owns_nothing(board: Board, spawn: Spawner) -> None:
-    child = spawn.python(_HOLD.replace('print("hold', 'writer.detach()\nprint("hold'), board.path)
-    child.wait_for("holding")
-    with open(board.path, "r+b") as file:
-        file.seek(layout.IDENTITY_BYTES + layout.OWNER_START * layout.WORD)
-        file.write((1).to_bytes(layout.WORD, sys.byteorder))
+    if is_recycled:
+        with open(board.path, "r+b") as file:
+            file.seek(layout.IDENTITY_BYTES + layout.OWNER_START * layout.WORD)
+            file.write((1).to_bytes(layout.WORD, sys.byteorder))
+    else:
+        board.bind_process(identity())
     BoardWriter(board.path).detach()
 
 

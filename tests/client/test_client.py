@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -45,12 +47,8 @@ def test_a_life(board: Board, config: FaultToleranceConfig) -> None:
     assert client.section_timeouts is not None
     assert client.section_timeouts.section == {"setup": 600.0, "step": 180.0, "free": None}
     assert not client.section_timeouts.were_calculated and not client.section_timeouts.are_valid
-    assert client.rank_info is not None
-    assert (client.rank_info.global_rank, client.rank_info.local_rank, client.rank_info.pid) == (
-        2,
-        2,
-        os.getpid(),
-    )
+    assert (info := client.rank_info) is not None
+    assert (info.global_rank, info.local_rank, info.pid) == (2, 2, os.getpid())
     client.send_heartbeat()
     client.heartbeat()
     client.heartbeat(step=7)
@@ -181,17 +179,16 @@ def test_all_threads_of_a_rank_may_use_it(client: RankMonitorClient, board: Boar
     assert times == sorted(times)
 
 
-def test_requests_reach_the_launcher(client: RankMonitorClient, board: Board) -> None:
-    for action, word in (
-        (WorkloadAction.Continue, "continue"),
-        (WorkloadAction.ExcludeThisNode, "exclude_this_node"),
-        (WorkloadAction.ShutdownWorkload, "shutdown_workload"),
-    ):
-        client.send_workload_control_request(
-            WorkloadControlRequest(action, description="GPU 3 has fallen off the bus")
-        )
-        assert board.snapshot().request == Request(word, "GPU 3 has fallen off the bus")
-    assert str(WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "why")) == "ExcludeThisNode: why"
+@pytest.mark.parametrize("action", WorkloadAction)
+def test_requests_reach_the_launcher(client: RankMonitorClient, board: Board, action: WorkloadAction) -> None:
+    client.send_workload_control_request(WorkloadControlRequest(action, description="GPU 3 is lost"))
+    words = {
+        "Continue": "continue",
+        "ExcludeThisNode": "exclude_this_node",
+        "ShutdownWorkload": "shutdown_workload",
+    }
+    assert board.snapshot().request == Request(words[action.name], "GPU 3 is lost")
+    assert str(WorkloadControlRequest(action, "why")) == f"{action.name}: why"
 
 
 def test_checkpoints_and_marks(client: RankMonitorClient, board: Board) -> None:
@@ -234,49 +231,46 @@ def test_without_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     client.heartbeat(2)
     with client.section("step"), pytest.raises(RankMonitorClientError, match="open already"):
         client.start_section("step")  # misuse is found here already, not first on the cluster
-    assert (
-        client.calculate_and_set_hb_timeouts()
-        and client.hb_timeouts is not None
-        and client.hb_timeouts.are_valid
-    )
+    assert client.calculate_and_set_hb_timeouts()
+    assert client.hb_timeouts is not None and client.hb_timeouts.are_valid
     client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload))
     client.shutdown_workload_monitoring()
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty path", "no board", "truncated", "held by another"])
 def test_a_board_that_cannot_be_used_is_one_warning(
-    shm: Path,
-    board: Board,
-    damage: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    board: Board, damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    holder = None
-    if damage == "absent":
-        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, str(shm / "absent.board"))
-    elif damage == "empty path":  # the launcher had no shared memory for us
-        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, "")
+    if damage in ("absent", "empty path"):  # empty: the launcher had no shared memory for us
+        path = "" if damage == "empty path" else f"{board.path}.absent"
+        monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, path)
     elif damage == "no board":
         Path(board.path).write_text("x" * 30_000)
     elif damage == "truncated":
         os.truncate(board.path, 5000)
-    else:
-        code = (
-            "import sys\nfrom holdfast.fault_tolerance.board import BoardWriter\n"
-            f"writer = BoardWriter({board.path!r})\nprint('held', flush=True)\nsys.stdin.read()"
-        )
-        holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-    client = RankMonitorClient(learned_floors=NO_FLOORS)
-    client.init_workload_monitoring()
-    client.heartbeat(1)
-    client.send_heartbeat()
-    with client.section("step"):
-        pass
-    assert client.calculate_and_set_hb_timeouts()
-    client.shutdown_workload_monitoring()
+    with holds(board) if damage == "held by another" else nullcontext():
+        client = RankMonitorClient(learned_floors=NO_FLOORS)
+        client.init_workload_monitoring()
+        client.heartbeat(1)
+        client.send_heartbeat()
+        with client.section("step"):
+            pass
+        assert client.calculate_and_set_hb_timeouts()
+        client.shutdown_workload_monitoring()
     assert len(caplog.messages) == 1 and "does not report what it does" in caplog.messages[0]
-    if holder is not None:
+
+
+@contextmanager
+def holds(board: Board) -> Iterator[None]:
+    """Another process writes this board."""
+    code = (
+        "import sys\nfrom holdfast.fault_tolerance.board import BoardWriter\n"
+        f"writer = BoardWriter({board.path!r})\nprint('held', flush=True)\nsys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        yield
         holder.communicate()
 
 

@@ -119,12 +119,12 @@ def test_not_enough_data(client: RankMonitorClient, board: Board) -> None:
     assert not client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
     client.start_section("step")
     with pytest.raises(
-        RankMonitorClientError, match=r"'step' was never closed; no time out of section was seen"
+        RankMonitorClientError, match="'step' was never closed; no time out of section was seen"
     ):
         client.calculate_and_set_section_timeouts(["step"])
     client.end_section("step")
     with pytest.raises(
-        RankMonitorClientError, match=r"section 'free' was never closed; section 'setup' was never"
+        RankMonitorClientError, match="section 'free' was never closed; section 'setup' was never"
     ):
         client.calculate_and_set_section_timeouts()
     assert not client.calculate_and_set_section_timeouts(skip_if_not_ready=True)
@@ -182,8 +182,6 @@ def test_a_later_state_leaves_other_learned_limits(client: RankMonitorClient) ->
 
 def test_names_from_before_0_3_mean_heartbeats(client: RankMonitorClient) -> None:
     assert client.timeouts == client.hb_timeouts
-    with pytest.raises(RankMonitorClientError, match="no rank has sent two heartbeats"):
-        client.calculate_and_set_timeouts()
     assert client.calculate_and_set_timeouts(skip_if_not_ready=True) is False
     client.send_heartbeat()
     client.send_heartbeat()
@@ -240,23 +238,12 @@ WAITED = 1.0  # seconds that the ranks wait for the last one, as in `agreeing_ra
 
 
 def _run(spawn: Spawner, boards: list[Board], backend: str, folder: Path) -> list[dict[str, Any]]:
-    processes = [
-        spawn.python(
-            RANK,
-            str(folder / "rendezvous"),
-            backend,
-            env={
-                FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: board.path,
-                environment.FLOOR: "0",
-                environment.INITIAL_FLOOR: "0",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(len(boards)),
-                "OMP_NUM_THREADS": "1",
-            },
-        )
-        for rank, board in enumerate(boards)
-    ]
+    common = {environment.FLOOR: "0", environment.INITIAL_FLOOR: "0", "OMP_NUM_THREADS": "1"}
+    processes = []
+    for rank, board in enumerate(boards):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(boards))}
+        env = {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: board.path, **place, **common}
+        processes.append(spawn.python(RANK, str(folder / "rendezvous"), backend, env=env))
     for process in processes:
         assert process.wait() == 0, process.output()
     return [json.loads(process.out().splitlines()[-1]) for process in processes]

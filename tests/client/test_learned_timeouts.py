@@ -24,12 +24,7 @@ from holdfast.fault_tolerance.timeouts.learned_timeouts import (
     raised_to_floor,
     to_state,
 )
-from holdfast.fault_tolerance.timeouts.observed_durations import (
-    RUNNING,
-    SECOND,
-    Intervals,
-    step_times,
-)
+from holdfast.fault_tolerance.timeouts.observed_durations import RUNNING, SECOND, Intervals, step_times
 from tests.boards import START, at, snapshot
 
 SECONDS = st.floats(1e-6, 1e7)
@@ -297,13 +292,15 @@ def test_the_longest_of_any_rank_counts() -> None:
     assert step_times(ended) == ({"ranks": 2, "steps": 7, "first": 3.0, "longest": 1.5}, Limits())
 
 
-def test_so_does_the_time_from_the_last_step_to_the_end() -> None:
-    found = step_times([(board(9, 3.0, 0.5, 20.0), at(50) / 1e9)])
-    assert found is not None and found[0]["longest"] == 30.0
-
-
-def test_ranks_that_speak_for_themselves_or_did_not_get_far_are_left_out() -> None:
-    assert step_times([]) is None
-    one = board(1, 3.0, 0.0, 3.0)
-    assert step_times([(one, at(5) / 1e9), (snapshot(), at(5) / 1e9)]) is None
-    assert step_times([(snapshot(step=9, heartbeat_count=9, connected=True), at(5) / 1e9)]) is None
+@pytest.mark.parametrize(
+    ("found", "longest"),
+    [
+        (board(9, 3.0, 0.5, 20.0), 30.0),  # from its last step to the end
+        (board(1, 3.0, 0.0, 3.0), None),
+        (snapshot(), None),
+        (snapshot(step=9, heartbeat_count=9, connected=True), None),  # it has a client
+    ],
+)
+def test_longest_step_of_a_rank_that_was_counted(found: Any, longest: float | None) -> None:
+    times = step_times([(found, at(50) / 1e9)])
+    assert (times[0]["longest"] if times else None) == longest

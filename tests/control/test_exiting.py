@@ -49,15 +49,10 @@ def test_rank_that_raised_is_described_then_killed_then_restarted() -> None:
     assert job.of(m.DescribeExit) == [m.DescribeExit(0)] and not job.sent
     job.at(10.1, DESCRIBED)
     assert job.sent == [signal.SIGKILL]
+    assert not job.of(m.ReportExits), "that of the failure follows"
     job.at(10.2, exited(0, -9)).send(exited(1, -15), after=1.0)
-    assert [start.cycle for start in job.of(m.StartRanks)] == [0, 1]
+    assert job.cycles == [0, 1]
     assert "ValueError: bad batch; its process did not end: it waits" in job.node.record.reason
-
-
-def test_rank_that_raised_without_restarts_left_ends_the_job_with_1() -> None:
-    job = Ending(has_raised=True, exit_timeout=0.0).at(0.1)
-    assert job.sent == [signal.SIGKILL] and not job.of(m.DescribeExit)
-    assert job.at(0.2, exited(0, -9)).send(exited(1, -15), after=1.0).codes == [1]
 
 
 def test_rank_whose_description_never_comes_is_killed() -> None:
@@ -78,12 +73,9 @@ def test_rank_that_saves_at_its_exit_has_the_time_of_the_section() -> None:
     assert job.at(310.6, since=300.5).of(m.DescribeExit)
 
 
-def test_rank_that_saves_is_not_killed_at_once() -> None:
+def test_rank_that_saves_or_has_no_exit_timeout_is_not_killed() -> None:
     job = Ending(has_raised=True, exit_timeout=0.001).at(0.0005, is_saving=True)
     assert not job.at(5.0, is_saving=True).sent
-
-
-def test_rank_without_an_exit_timeout_is_left() -> None:
     assert not Ending(has_raised=True, exit_timeout=math.inf).at(1e6).sent
 
 
@@ -118,11 +110,6 @@ def test_finished_ranks_of_the_same_moment_have_one_report() -> None:
     assert len(job.send(DESCRIBED, after=0.1).of(m.ReportExits)) == 1
 
 
-def test_rank_that_raised_has_no_report_of_its_own() -> None:
-    """That of the failure follows."""
-    assert not Ending(has_raised=True, exit_timeout=10.0).at(10.0).at(10.1, DESCRIBED).of(m.ReportExits)
-
-
 class Last(Job):
     """A job of two ranks, of which rank 1 has ended with 0 at second 0, and rank 0 does nothing."""
 
@@ -149,14 +136,17 @@ def test_last_rank_that_does_nothing_is_reported_once_and_never_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [{"cpu": 1.0}, {"idle_for": 1.0}, {"is_saving": True}], ids=["computes", "beats", "saves"]
+    ("state", "is_reported"),
+    [
+        ({"cpu": 1.0}, False),
+        ({"idle_for": 1.0}, False),
+        ({"is_saving": True}, False),
+        ({"idle_for": None}, True),
+    ],
+    ids=["computes", "beats", "saves", "has no client"],
 )
-def test_last_rank_that_works_is_left_alone(state: dict[str, Any]) -> None:
-    assert not Last().idle(300, **state).of(m.DescribeExit)
-
-
-def test_last_rank_without_a_client_is_reported() -> None:
-    assert Last().idle(61, idle_for=None).of(m.DescribeExit) == [m.DescribeExit(0)]
+def test_last_rank_is_reported_if_it_does_nothing(state: dict[str, Any], *, is_reported: bool) -> None:
+    assert bool(Last().idle(300, **state).of(m.DescribeExit)) is is_reported
 
 
 def test_idle_ranks_of_which_none_has_ended_are_left_alone() -> None:
@@ -199,14 +189,14 @@ def test_ranks_that_raised_are_killed_at_once() -> None:
     job.send().send(m.ExitDescribed(0, 1, "it waits"))
     assert not job.sent
     job.send(DESCRIBED)
-    assert [action.local for action in job.of(m.KillRank)] == [0, 1]
+    assert job.killed == [0, 1]
 
 
 def test_rank_that_is_killed_before_its_exception_arrived_ends_the_job_with_1() -> None:
     job = Ending(has_raised=False, exit_timeout=0.0)
     job.has_raised = True
     job.at(0.1)
-    assert job.sent == [signal.SIGKILL]
+    assert job.sent == [signal.SIGKILL] and not job.of(m.DescribeExit)
     job.at(0.2, exited(0, -9, has_raised=True)).send(exited(1, -15), after=1.0)
     assert job.codes == [1]
 

@@ -14,21 +14,12 @@ from hypothesis import strategies as st
 from holdfast.cli.main import main
 from holdfast.fault_tolerance.launcher.control import messages as m
 from holdfast.fault_tolerance.launcher.control import running
-from holdfast.fault_tolerance.launcher.control.records import (
-    Member,
-    Membership,
-    Settings,
-)
-from holdfast.fault_tolerance.launcher.recorder import (
-    Recorder,
-    Unreadable,
-    decode,
-    encode,
-)
+from holdfast.fault_tolerance.launcher.control.records import Member, Membership, Settings
+from holdfast.fault_tolerance.launcher.recorder import Recorder, Unreadable, decode, encode
 from holdfast.fault_tolerance.launcher.replayer import Line
 from holdfast.journal.event import encode as encode_line
 from tests.control import test_one_node
-from tests.control.test_one_node import Job, exited
+from tests.control.test_one_node import RUN, Job, exited
 from tests.processes import Spawner
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.search import RecordedWorld, recorded, replayed
@@ -205,8 +196,7 @@ def test_recorder_log_that_grew_records_what_is_new() -> None:
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """A job of one node: a rank fails, all restart, and succeed."""
     found = Recorded(monkeypatch, max_restarts=1)
-    found.job.started().send(exited(0, 3)).send(exited(1, -15), after=0.5)
-    found.job.started().send(exited(0, 0), after=1.0).send(exited(1, 0))
+    found.job.play(RUN, exited(0, 3), 0.5, exited(1, -15), RUN, 1.0, exited(0, 0), exited(1, 0))
     assert found.job.codes == [0]
     return found.lines
 
@@ -237,15 +227,14 @@ def test_replay_of_an_unknown_event_is_a_readable_line(journal: list[bytes]) -> 
 
 
 def test_replay_compares_the_state_at_each_cycle(journal: list[bytes]) -> None:
-    changed = [line.replace(b'"max_restarts":1', b'"max_restarts":2') if b'"controller"' in line else line
-               for line in journal]  # fmt: skip
-    assert not any("state differs" in each for line in replayed(changed) for each in line.differences)
-    index = max(index for index, line in enumerate(journal) if b'"controller"' in line)
-    changed = [
-        *journal[:index],
-        journal[index].replace(b'"restarts":1', b'"restarts":7'),
-        *journal[index + 1 :],
+    others = [
+        line.replace(b'"max_restarts":1', b'"max_restarts":2') if b'"controller"' in line else line
+        for line in journal
     ]
+    assert not any("state differs" in each for line in replayed(others) for each in line.differences)
+    changed = list(journal)
+    index = max(index for index, line in enumerate(journal) if b'"controller"' in line)
+    changed[index] = changed[index].replace(b'"restarts":1', b'"restarts":7')
     differences = [each for line in replayed(changed) for each in line.differences]
     assert differences[0].startswith("state differs in record: recorded CycleRecord(")
 
@@ -320,33 +309,24 @@ def test_replay_command_other_decision_exits_with_1(
     assert lines[-1].endswith(" differ")
 
 
-def test_replay_command_nothing_to_replay_exits_with_2(
-    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "none").mkdir()
-    line = encode_line("run_start", {}, t=0.0, mono=0.0, node="a")
-    (tmp_path / "none" / "journal-a.jsonl").write_bytes(line)
-    for place, message in {
-        "missing": "No such file or directory",
-        "empty": "no journal-<node>.jsonl in it",
-        "none": "no decisions are recorded in its journal",
-        "": "2 runs in it. Name one",
-    }.items():
-        assert main(["replay", str(tmp_path / place)]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("holdfast: error: ") and error.count("\n") == 1 and message in error
-
-
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("place", "options", "message"),
     [
-        (("--node", "b"), "no decisions of node 'b'; there are: a."),
-        (("--cycle", "7"), "no decision of cycle 7 is recorded."),
+        ("missing", (), "No such file or directory"),
+        ("empty", (), "no journal-<node>.jsonl in it"),
+        ("none", (), "no decisions are recorded in its journal"),
+        ("", (), "2 runs in it. Name one"),
+        ("run", ("--node", "b"), "no decisions of node 'b'; there are: a."),
+        ("run", ("--cycle", "7"), "no decision of cycle 7 is recorded."),
     ],
 )
-def test_replay_command_unknown_selection_exits_with_2(
-    option: tuple[str, str], message: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
+def test_replay_command_with_nothing_to_replay_exits_with_2(
+    place: str, options: tuple[str, ...], message: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["replay", str(run_dir), *option]) == 2
-    assert message in capsys.readouterr().err
+    folder = run_dir.parent
+    (folder / "empty").mkdir()
+    (folder / "none").mkdir()
+    (folder / "none" / "journal-a.jsonl").write_bytes(encode_line("run_start", {}, t=0.0, mono=0.0, node="a"))
+    assert main(["replay", str(folder / place), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("holdfast: error: ") and error.count("\n") == 1 and message in error

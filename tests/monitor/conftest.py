@@ -35,11 +35,7 @@ def make_node(spawn: Spawner) -> Iterator[MakeNode]:
     def make(check_interval: float = 5.0, termination: int = signal.SIGKILL, patience: float = 60.0) -> Node:
         folders.append(private_directory())
         node = Node(
-            spawn,
-            folders[-1],
-            check_interval=check_interval,
-            termination=termination,
-            patience=patience,
+            spawn, folders[-1], check_interval=check_interval, termination=termination, patience=patience
         )
         made.append(node)
         return node

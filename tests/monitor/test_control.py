@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.fault_tolerance.board import BoardError
-from holdfast.fault_tolerance.monitor.control import (
-    FILE,
-    LARGEST,
-    RUNNING,
-    STOPPING,
-    Channel,
-    ControlPage,
-)
+from holdfast.fault_tolerance.monitor.control import FILE, LARGEST, RUNNING, STOPPING, Channel, ControlPage
 from holdfast.fault_tolerance.monitor.deadlines import KEPT
 
 
 @pytest.fixture
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
-        yield made
-
-
-@pytest.fixture
-def page(folder: str) -> Iterator[ControlPage]:
-    page = ControlPage.create(folder)
+def page(shm: Path) -> Iterator[ControlPage]:
+    page = ControlPage.create(str(shm))
     yield page
     page.close()
 
 
-def test_what_one_side_writes_the_other_reads(page: ControlPage, folder: str) -> None:
-    other = ControlPage(folder)
+def test_what_one_side_writes_the_other_reads(page: ControlPage, shm: Path) -> None:
+    other = ControlPage(str(shm))
     page.epoch = 7
     page.enter(RUNNING, 3)
     other.record_scan(11, 22)
@@ -63,13 +49,12 @@ def test_only_the_last_gaps_are_kept_and_nothing_else_is_overwritten(page: Contr
     assert (page.epoch, page.cycle, page.phase, page.tick, page.last_scan) == (7, 3, RUNNING, 1, (11, 22))
 
 
-def test_what_is_no_page_is_refused(page: ControlPage, folder: str) -> None:
+def test_what_is_no_page_is_refused(page: ControlPage, shm: Path) -> None:
     with pytest.raises(FileExistsError):
-        ControlPage.create(folder)
-    place = Path(folder, FILE)
-    place.write_bytes(bytes(4096))
+        ControlPage.create(str(shm))
+    (shm / FILE).write_bytes(bytes(4096))
     with pytest.raises(BoardError, match="no control page of this version of holdfast"):
-        ControlPage(folder)
+        ControlPage(str(shm))
 
 
 # -- messages ------------------------------------------------------------------------------------------------

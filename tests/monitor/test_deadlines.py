@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from holdfast.fault_tolerance.board import (
     Request,
     SectionTotal,
     Snapshot,
+    layout,
     writer,
 )
 from holdfast.fault_tolerance.monitor.deadlines import (
@@ -36,6 +39,7 @@ from holdfast.fault_tolerance.monitor.deadlines import (
     next_scan,
     was_suspended,
 )
+from holdfast.fault_tolerance.monitor.hang_handler import describe
 from tests.boards import SECOND, START, at, connected, snapshot
 
 NO_GAPS = Suspensions()
@@ -422,9 +426,7 @@ def test_no_deadline_is_overslept(story: Story) -> None:
 
 @given(stories, st.integers(0, 10), st.lists(st.tuples(MINUTES, st.integers(1, 300 * SECOND)), max_size=3))
 def test_a_suspension_leaves_each_rank_the_time_it_had_left(
-    story: Story,
-    since_look: int,
-    stops: list[tuple[int, int]],
+    story: Story, since_look: int, stops: list[tuple[int, int]]
 ) -> None:
     in_force, before, _ = story
     gaps = Suspensions()
@@ -451,6 +453,27 @@ def test_a_suspension_before_an_interval_gives_it_nothing(story: Story, started:
         board = one.board.snapshot()
         early = Suspensions().plus(START - started - length - 1, START - started - 1)
         assert list(deadlines(board, early)) == list(deadlines(board, Suspensions()))
+
+
+@given(data=st.data())
+def test_whatever_stands_on_a_board_the_monitor_can_go_on(data: st.DataObject) -> None:
+    """A rank that scribbles over its own page may be killed for it; the monitor may not fail over it."""
+    with rank(Limits(sections={"step": 1.0})) as one:
+        for action in ("connect", "heartbeat", "start_section step"):
+            one.do(0, action)
+        word = data.draw(st.integers(0, layout.STATE_WORDS - 1))
+        scribble = data.draw(st.binary(min_size=8, max_size=320)) * data.draw(st.sampled_from([1, 1000]))
+        with open(one.board.path, "r+b") as file:
+            file.seek(layout.IDENTITY_BYTES + layout.WORD * word)
+            file.write(scribble[: layout.WORD * (layout.STATE_WORDS - word)])
+        read = one.board.snapshot()
+        limits = read.limits
+        for seconds in (limits.initial, limits.subsequent, limits.out_of_section, *limits.sections.values()):
+            assert seconds is None or (seconds > 0 and math.isfinite(seconds))
+        first = earliest(deadlines(read, NO_GAPS))
+        assert isinstance(next_scan(read, NO_GAPS, at(1)), int)
+        told = [*Milestones().poll(read, one.board.events), *Milestones().suspicion(first, 10**12)]
+        json.dumps([told, describe(read, at(1))])
 
 
 def test_an_interval_that_began_in_the_gap_gets_only_what_lies_in_it() -> None:

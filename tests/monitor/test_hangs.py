@@ -27,19 +27,6 @@ def one_section(hand: BoardWriter) -> None:
     hand.start_section("step")
 
 
-def test_a_section_without_a_limit_does_not_hide_a_later_hang(node: Node) -> None:
-    (rank,) = node.start(Limits(subsequent=LIMIT, sections={"step": None}))
-    rank.hand.connect()
-    for name in ("mine", "step"):
-        rank.hand.start_section(name)
-    node.looks(3)
-    assert node.heard("verdict") == []
-    rank.hand.heartbeat()
-    verdict = node.hear("verdict")
-    assert verdict["reason"] == "heartbeat"
-    assert verdict["where"] == "mine > step"
-
-
 def test_the_check_interval_is_no_resolution(make_node: MakeNode) -> None:
     """A limit that begins while the monitor sleeps is met although it would sleep for much longer."""
     node = make_node(check_interval=3600.0)
@@ -119,7 +106,8 @@ def test_the_next_cycle_is_watched_and_the_one_before_is_not(node: Node, spawn: 
 
 KINDS = ["heartbeat", "section", "outer", "out_of_section", "stopped", "never_connects", "deaf"]
 
-# Rank 1 hangs in another way in each cycle; rank 0 does nothing wrong. In the last cycle neither has a limit to keep.
+# Rank 1 hangs in another way in each cycle; rank 0 does nothing wrong, but ignores SIGTERM beside a rank that does.
+# In the last cycle neither has a limit to keep.
 HANGS = (
     WAYS_TO_HANG
     + """
@@ -158,6 +146,8 @@ client.init_workload_monitoring()
 meet() if kind != "never_connects" else None
 if RANK == 1:
     globals()[kind]()
+if kind == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
     client.send_heartbeat()
     time.sleep(0.05)
@@ -210,6 +200,10 @@ def test_every_hang_is_found_and_no_rank_without_a_limit_is_killed(jobs: Jobs) -
         (n, "SIGTERM") for n in range(len(KINDS))
     ]
     assert [(found["cycle"], found["signal"]) for found in job.journal("escalated")] == [(6, "SIGKILL")]
+    ends = [found["mono"] for found in job.journal("verdict", "rank_exit") if found["cycle"] == 6]
+    assert len(ends) == 3 and max(ends) - min(ends) < 2 * 3 - 0.5, (
+        "ranks that ignore SIGTERM share one grace period"
+    )
     exits = {found["cycle"]: found["signal"] for found in job.journal("rank_exit") if found["rank"] == 1}
     assert (exits[0], exits[6]) == ("SIGTERM", "SIGKILL")
 

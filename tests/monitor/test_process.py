@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -21,20 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from holdfast.fault_tolerance.board import Board, BoardWriter, Identity, Limits, layout, writer
+from holdfast.fault_tolerance.board import Board, BoardWriter, Limits, writer
 from holdfast.fault_tolerance.launcher.monitor_keeper import MAIN
 from holdfast.fault_tolerance.monitor import main as starting
 from holdfast.fault_tolerance.monitor.control import ControlPage, Settings
-from holdfast.fault_tolerance.monitor.deadlines import Milestones, Suspensions, deadlines, next_scan
-from holdfast.fault_tolerance.monitor.hang_handler import describe
 from holdfast.fault_tolerance.monitor.main import clean_up, command, start
 from holdfast.fault_tolerance.monitor.watch import Terminator, Watch
 from holdfast.fault_tolerance.processes import kill, proc
 from tests.boards import SECOND
-from tests.monitor.node import Node, identity, state, stubborn, victim
+from tests.monitor.node import Node, few_descriptors, identity, state, stubborn, victim
 from tests.monitor.test_hangs import heartbeats
 from tests.processes import Spawned, Spawner, alive, wait_until
 
@@ -55,31 +49,21 @@ def test_signals_that_are_meant_for_the_training_do_nothing_to_it(node: Node) ->
     assert ".so" in maps and "torch" not in maps and "numpy" not in maps
 
 
-class TestRecycledPid:
-    """The identity's pid belongs to another process by now. No process is killed or notified."""
-
-    def test_another_start_time(self, node: Node, spawn: Spawner) -> None:
-        ranks = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))
-        recycled, hung = ranks
-        meant = identity(recycled.process, rank=0, started_ns=time.monotonic_ns())
-        recycled.board.bind_process(replace(meant, start_time=meant.start_time - 1))
-        for rank in ranks:
-            rank.hand.connect()
-            rank.hand.start_section("step")
-        assert node.hear("verdict")["rank"] == 1
-        assert hung.process.wait() == -signal.SIGKILL
-        node.looks(3)
-        assert len(node.heard("verdict")) == 1
-        assert recycled.lives
-
-    def test_another_cycle(self, node: Node) -> None:
-        (rank,) = node.start(Limits(subsequent=LIMIT))
-        rank.board.bind_process(identity(rank.process, cycle=7, started_ns=time.monotonic_ns()))
-        heartbeats(rank.hand)
-        began = time.monotonic()
-        node.until(lambda: time.monotonic() - began > 2 * LIMIT, "")
-        assert node.heard("verdict") == []
-        assert rank.lives
+@pytest.mark.parametrize("change", [{"start_time": 1}, {"cycle": 7}], ids=str)
+def test_recycled_pid_is_left_alone(node: Node, spawn: Spawner, change: dict[str, int]) -> None:
+    """The identity's pid belongs to another process by now. It is neither reported nor signalled."""
+    ranks = node.start(Limits(sections={"step": LIMIT}), victim(spawn), victim(spawn))
+    recycled, hung = ranks
+    meant = identity(recycled.process, rank=0, started_ns=time.monotonic_ns())
+    recycled.board.bind_process(replace(meant, **change))
+    for rank in ranks:
+        rank.hand.connect()
+        rank.hand.start_section("step")
+    assert node.hear("verdict")["rank"] == 1
+    assert hung.process.wait() == -signal.SIGKILL
+    node.looks(3)
+    assert len(node.heard("verdict")) == 1
+    assert recycled.lives
 
 
 def test_a_rank_that_has_ended_and_waits_to_be_reaped_is_no_hang(node: Node, spawn: Spawner) -> None:
@@ -95,72 +79,15 @@ def test_a_rank_that_has_ended_and_waits_to_be_reaped_is_no_hang(node: Node, spa
     assert hung.process.wait() == -signal.SIGKILL
 
 
-DAMAGE = {
-    "truncated": lambda path: os.truncate(path, 4096),
-    "gone": os.unlink,
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_board_that_cannot_be_read_is_said_and_the_others_are_watched(
-    node: Node, spawn: Spawner, damage: str
-) -> None:
-    ranks = node.start(Limits(subsequent=LIMIT), victim(spawn), victim(spawn), cycle=1)
-    bad, good = ranks
-    DAMAGE[damage](bad.board.path)
-    _watch_anew(node)
-    heartbeats(good.hand)
-    assert node.hear("verdict")["rank"] == 1
-    assert good.process.wait() == -signal.SIGKILL
-    assert bad.lives
-    if damage != "gone":
-        assert bad.board.path in node.hear("unreadable")["text"]
-
-
-def _watch_anew(node: Node) -> None:
-    """A new monitor, which opens the boards as they are now."""
-    os.kill(node.keeper.pid, signal.SIGKILL)
-    node.until(lambda: node.replaced, "the monitor was not replaced")
-
-
-@given(data=st.data())
-def test_whatever_stands_on_a_board_the_monitor_can_go_on(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """A rank that scribbles over its own page may be killed for it; the monitor may not fail over it."""
-    folder = tmp_path_factory.mktemp("scribbled")
-    board = Board.create(str(folder / "0.board"), Limits(sections={"step": 1.0}))
-    try:
-        board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, 1))
-        hand = BoardWriter(board.path)
-        heartbeats(hand)
-        hand.start_section("step")
-        hand.detach()
-        with open(board.path, "r+b") as file:
-            file.seek(layout.IDENTITY_BYTES + 8 * data.draw(st.integers(0, layout.STATE_WORDS - 40)))
-            file.write(data.draw(st.binary(min_size=1, max_size=320)))
-        read = board.snapshot()
-        first = list(deadlines(read, Suspensions()))
-        assert isinstance(next_scan(read, Suspensions(), time.monotonic_ns()), int)
-        told = [
-            *Milestones().poll(read, board.events),
-            *Milestones().suspicion(first[0] if first else None, 10**12),
-        ]
-        json.dumps([told, describe(read, time.monotonic_ns())])
-    finally:
-        board.close()
-
-
-def test_it_imports_nothing_heavy(spawn: Spawner) -> None:
-    """The very command that the launcher starts, up to the call of main: what is imported by then."""
+def test_it_imports_little(spawn: Spawner) -> None:
+    """The very command that the launcher starts, up to the call of main. No heavy module: tests/house."""
     words = command(MAIN, "{}")
     words[-2] = words[-2].removesuffix("main()") + "print(*sys.modules)"
     process = spawn(words)
     assert process.wait() == 0
     modules = set(process.out().split())
     assert "holdfast.fault_tolerance.monitor.main" in modules
-    heavy = {"torch", "numpy", "yaml", "rich", "pydantic", "logging.config", "asyncio", "multiprocessing"}
-    assert modules & heavy == set()
+    assert modules & {"torch", "numpy", "logging.config", "asyncio", "multiprocessing"} == set()
     assert len(modules) < 150, "it starts in a few hundredths of a second and must stay so"
 
 
@@ -219,18 +146,30 @@ def ranks(folder: str, spawn: Spawner) -> Iterator[list[Spawned]]:
         board.close()
 
 
-def _look(folder: str) -> list[dict[str, Any]]:
-    """What a monitor says from its first look to its verdict."""
-    said: list[dict[str, Any]] = []
-    watch = Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)
-    with contextlib.closing(watch):
+class Watched(Watch):
+    """A monitor's watch in this process, and what it says."""
 
-        def judged() -> bool:
-            watch.scan()
-            return any(message["event"] == "verdict" for message in said)
+    def __init__(self, folder: str) -> None:
+        self.said: list[dict[str, Any]] = []
+        super().__init__(Settings(folder, 1.0, signal.SIGKILL, 1.0), self.said.append)
 
-        wait_until(judged, what="the verdict")
-    return said
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [message for message in self.said if message["event"] == event]
+
+    def judge(self, rank: int) -> dict[str, Any]:
+        """Scan until there is a verdict on this rank."""
+
+        def judged() -> dict[str, Any] | None:
+            self.scan()
+            return next((each for each in self.of("verdict") if each["rank"] == rank), None)
+
+        return wait_until(judged, what=f"the verdict on rank {rank}")
 
 
 def test_a_suspension_is_given_back_once_by_every_monitor_after_it(
@@ -248,12 +187,12 @@ def test_a_suspension_is_given_back_once_by_every_monitor_after_it(
     page = ControlPage(folder)
     page.record_scan(now - 100 * SECOND, now - 99 * SECOND)
     page.close()
-    said: list[dict[str, Any]] = []
-    with contextlib.closing(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)) as watch:
+    with Watched(folder) as watch:
         watch.scan()
-    (gap,) = (message for message in said if message["event"] == "gap")
+        (gap,) = watch.of("gap")
     assert 100 <= gap["seconds"] < 150 and process.returncode is None
-    verdict = next(message for message in _look(folder) if message["event"] == "verdict")
+    with Watched(folder) as watch:
+        verdict = watch.judge(0)
     assert 105.9 < verdict["waited"] < 6.0 + 2 * 100, "the limit and the suspension, once"
     assert process.wait() == -signal.SIGKILL
     hand.detach()
@@ -261,16 +200,11 @@ def test_a_suspension_is_given_back_once_by_every_monitor_after_it(
 
 
 def test_boards_that_cannot_be_listed_once_are_watched_later(folder: str, ranks: list[Spawned]) -> None:
-    said: list[dict[str, Any]] = []
-    with contextlib.closing(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)) as watch:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        try:
+    with Watched(folder) as watch:
+        with few_descriptors(3):
             watch.scan()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        _scan_until_verdict(watch, said, 0)
-    assert ["not watched" in one["text"] for one in said if one["event"] == "unreadable"] == [True]
+        watch.judge(0)
+        assert ["not watched" in each["text"] for each in watch.of("unreadable")] == [True]
     assert ranks[0].wait() == -signal.SIGKILL
 
 
@@ -278,23 +212,14 @@ def test_board_that_cannot_be_opened_once_is_watched_later(folder: str, ranks: l
     """The others are watched meanwhile; it is reported once."""
     board, hidden = Path(folder, "cycle-0", "0.board"), Path(folder, "hidden")
     board.rename(hidden)
-    board.touch()
-    said: list[dict[str, Any]] = []
-    with contextlib.closing(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), said.append)) as watch:
-        _scan_until_verdict(watch, said, 1)
+    board.write_bytes(hidden.read_bytes()[:4096])
+    with Watched(folder) as watch:
+        watch.judge(1)
         hidden.replace(board)
         assert ranks[1].wait() == -signal.SIGKILL
-        _scan_until_verdict(watch, said, 0)
-    assert [str(board) in one["text"] for one in said if one["event"] == "unreadable"] == [True]
+        watch.judge(0)
+        assert [str(board) in each["text"] for each in watch.of("unreadable")] == [True]
     assert ranks[0].wait() == -signal.SIGKILL
-
-
-def _scan_until_verdict(watch: Watch, said: list[dict[str, Any]], rank: int) -> None:
-    def judged() -> bool:
-        watch.scan()
-        return any(one["event"] == "verdict" and one["rank"] == rank for one in said)
-
-    wait_until(judged, what=f"the verdict on rank {rank}")
 
 
 def test_an_error_about_one_rank_leaves_the_others_supervised(
@@ -308,11 +233,11 @@ def test_an_error_about_one_rank_leaves_the_others_supervised(
         return real(pid, start_time)
 
     monkeypatch.setattr(proc, "is_running", is_running)
-    said = _look(folder)
-    assert [message["rank"] for message in said if message["event"] == "verdict"] == [1]
-    assert [
-        "local rank 0 is no longer watched" in one["text"] for one in said if one["event"] == "unreadable"
-    ] == [True]
+    with Watched(folder) as watch:
+        watch.judge(1)
+        assert len(watch.of("verdict")) == 1
+        (message,) = watch.of("unreadable")
+    assert "local rank 0 is no longer watched" in message["text"]
     assert ranks[1].wait() == -signal.SIGKILL and ranks[0].returncode is None
 
 
@@ -367,21 +292,6 @@ def test_a_signal_for_a_process_that_is_gone_reaches_nobody(spawn: Spawner) -> N
     assert not kill.send_verified(who.pid, who.start_time, signal.SIGTERM)
 
 
-def test_what_is_asked_and_does_not_go_is_killed(spawn: Spawner) -> None:
-    polite, deaf, stopped = victim(spawn), stubborn(spawn), victim(spawn)
-    stopped.send_signal(signal.SIGSTOP)
-    everybody = {each.pid: identity(each).start_time for each in (polite, deaf, stopped)}
-
-    def running() -> dict[int, int]:
-        return {pid: start for pid, start in everybody.items() if proc.is_running(pid, start)}
-
-    asked, left = kill.end_all(running, grace=2.0, limit=60.0)
-    assert (asked, left) == (set(everybody), set())
-    assert polite.wait() == -signal.SIGTERM
-    assert stopped.wait() == -signal.SIGTERM
-    assert deaf.wait() == -signal.SIGKILL
-
-
 def test_who_does_not_go_within_the_limit_is_named() -> None:
     asked, left = kill.end_all(lambda: {NOBODY: 1}, grace=0.0, limit=0.05)
     assert asked == left == {NOBODY}
@@ -404,15 +314,11 @@ def test_a_session_outlives_its_leader_and_is_not_taken_for_anothers(spawn: Spaw
     child = int(match.group(1))
     started = proc.start_time(leader.pid) or 0
     leader.wait()
-    found = kill.in_sessions({leader.pid: started}, set())
-    assert found == {child: proc.start_time(child)}
+    assert kill.in_sessions({leader.pid: started}, set()) == {child: proc.start_time(child)}
     assert kill.in_sessions({leader.pid: started}, {child}) == {}
     os.kill(child, signal.SIGKILL)
-
-
-def test_a_recycled_leader_is_no_leader(spawn: Spawner) -> None:
-    process = victim(spawn)
-    assert kill.in_sessions({process.pid: identity(process).start_time - 1}, set()) == {}
+    recycled = victim(spawn)
+    assert kill.in_sessions({recycled.pid: identity(recycled).start_time - 1}, set()) == {}
 
 
 # -- ending a hung rank: the configured signal, SIGKILL when that was not enough -----------------------------
@@ -477,7 +383,6 @@ sys.path.insert(0, sys.argv[1])
 sys.stdin.readline()
 from holdfast.fault_tolerance.monitor import main
 main.ignore_signals()
-import resource
 import signal
 print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), flush=True)
 sys.stdin.readline()
@@ -555,7 +460,8 @@ def test_no_environment_is_read_before_the_ranks_have_ended(
     folder: str, spawn: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The read can block forever; then at least the ranks and the directory are gone."""
-    ranks = [victim(spawn), stubborn(spawn)]
+    ranks = [victim(spawn), stubborn(spawn), victim(spawn)]
+    ranks[2].send_signal(signal.SIGSTOP)
     for local_rank, process in enumerate(ranks):
         _admit(folder, local_rank, process)
     seen: list[tuple[bool, bool]] = []
@@ -565,9 +471,8 @@ def test_no_environment_is_read_before_the_ranks_have_ended(
         return False
 
     monkeypatch.setattr(proc, "has_environment", has_environment)
-    settings = Settings(folder, 1.0, signal.SIGKILL, 1.0)
-    clean_up(Watch(settings, lambda _: None), folder)
-    assert [rank.wait() for rank in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
+    clean_up(Watched(folder), folder)
+    assert [rank.wait() for rank in ranks] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM]
     assert set(seen) == {(False, False)}
 
 
@@ -575,7 +480,7 @@ def test_a_rank_that_was_just_being_started_is_found(folder: str, spawn: Spawner
     """It gets the environment by which it is known after the first look."""
     late = f"while [ -e {folder} ]; do sleep 0.02; done; sleep 0.2; exec env BOARD={folder}/0 sleep 600"
     rank = spawn(["sh", "-c", late])
-    clean_up(Watch(Settings(folder, 1.0, signal.SIGKILL, 1.0), lambda _: None), folder)
+    clean_up(Watched(folder), folder)
     assert rank.wait() == -signal.SIGTERM
 
 

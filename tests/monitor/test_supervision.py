@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
+import re
 import signal
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,26 +17,11 @@ from holdfast.fault_tolerance.launcher import monitor_keeper
 from holdfast.fault_tolerance.monitor.control import ControlPage
 from tests.jobs import Job, Jobs
 from tests.monitor.job import STEPS, Freezer, board_directory, go_on, monitor, ranks, stop, tree, wait_gone
-from tests.monitor.node import Node, thaw
+from tests.monitor.node import Node, few_descriptors, thaw
 from tests.monitor.test_hangs import heartbeats
 from tests.processes import wait_until
 
 LIMIT = 0.5
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_another_monitor_carries_on_and_still_finds_the_hang(node: Node, number: signal.Signals) -> None:
-    (rank,) = node.start(Limits(subsequent=LIMIT))
-    node.looks(1)
-    first = node.keeper.pid
-    os.kill(first, number)
-    heartbeats(rank.hand)
-    node.until(lambda: node.replaced, "the monitor was not replaced")
-    assert node.hear("verdict")["reason"] == "heartbeat"
-    assert rank.process.wait() == -signal.SIGKILL
-    assert f"monitor {first}: it " in node.replaced[0]
-    assert f"; monitor {node.keeper.pid} takes over" in node.replaced[0]
-    wait_until(lambda: not Path(f"/proc/{first}").exists(), what="the stopped monitor was ended")
 
 
 def test_a_superseded_monitor_that_wakes_up_leaves_and_kills_nobody(node: Node) -> None:
@@ -101,22 +87,21 @@ def test_when_no_monitor_can_run_it_is_said_once_and_tried_ever_more_rarely(
     assert node.hear("verdict")["reason"] == "heartbeat"
 
 
-def test_a_launcher_without_free_descriptors_goes_on_and_tries_again(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    node.start(Limits(subsequent=60.0))
+def test_a_launcher_without_free_descriptors_tries_again_and_loses_none(node: Node) -> None:
+    ranks = node.start(Limits(subsequent=60.0))
     node.looks(1)
-    os.kill(node.keeper.pid, signal.SIGKILL)
-    wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        node.keeper.check(time.monotonic())
-        assert node.keeper.pid == 0
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    node.until(lambda: node.keeper.pid, "no monitor was started once there were descriptors")
-    node.looks(1)
+    before = len(os.listdir("/proc/self/fd"))
+    for has_descriptors in (True, False):
+        limit = nullcontext() if has_descriptors else few_descriptors(3)
+        os.kill(node.keeper.pid, signal.SIGKILL)
+        wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
+        with limit:
+            node.keeper.check(time.monotonic())
+            assert bool(node.keeper.pid) is has_descriptors
+        node.until(lambda: node.keeper.pid, "no monitor was started once there were descriptors")
+        node.looks(1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(rank.lives for rank in ranks)
 
 
 def _reaped(pid: int) -> bool:
@@ -124,20 +109,6 @@ def _reaped(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:  # subprocess has collected it by the way
         return True
-
-
-def test_a_job_whose_monitor_is_replaced_again_and_again_keeps_its_descriptors(node: Node) -> None:
-    ranks = node.start(Limits(subsequent=60.0))
-    node.looks(1)
-    before = len(os.listdir("/proc/self/fd"))
-    for number in range(1, 3):
-        os.kill(node.keeper.pid, signal.SIGKILL)
-        wait_until(lambda: node.keeper._process is not None and node.keeper._process.poll() is not None)
-        node.keeper.check(time.monotonic())
-        node.until(lambda wanted=number: len(node.replaced) == wanted, "the monitor was not replaced")
-        node.looks(1)
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert all(rank.lives for rank in ranks)
 
 
 # -- whole jobs, under the real launcher
@@ -199,7 +170,9 @@ def test_monitor_lost_five_times_and_launcher_stopped_hang_is_found(jobs: Jobs) 
     assert "HANG: rank 1 " in said
     assert [(found["cycle"], found["rank"]) for found in job.journal("verdict")] == [(0, 1)]
     assert [found["restarts_used"] for found in job.journal("restart")] == [1]
-    assert len(job.journal("monitor_replaced")) >= 5
+    replaced = [found["reason"] for found in job.journal("monitor_replaced")]
+    assert len(replaced) >= 5
+    assert all(re.fullmatch(r"monitor \d+: it .*; monitor \d+ takes over", each) for each in replaced)
     assert "Error" not in job.spawned.output()
     # A client that waited for a stopped monitor would have waited for three seconds.
     assert max(call for call, _ in disturbed) < 2500

@@ -161,19 +161,23 @@ def test_lost_host_of_the_store(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_cannot_be_started(cluster: Cluster, tmp_path: Path) -> None:
-    """At a restart the log folder of the last node has become a file; the other one continues."""
+@pytest.mark.parametrize("nnodes", ["1:2", "2"])
+def test_ranks_that_cannot_be_started(cluster: Cluster, tmp_path: Path, nnodes: str) -> None:
+    """At a restart the log folder of the last node has become a file; the other one continues if it may."""
     logs = tmp_path / "logs"
     flags = {"b": ("--log-dir", str(logs), "--redirects", "3")}
-    job = Job(cluster, 2, "once@a", flags=flags, restarts=3, nnodes="1:2")
+    job = Job(cluster, 2, "once@a", flags=flags, restarts=3, nnodes=nnodes)
     wait_until(lambda: len(list(logs.rglob("stdout.log"))) == 2, what="the last node's ranks have started")
     shutil.rmtree(logs)
     logs.touch()
     job.tell("begin")
-    job["a"].hear("trains", 2)
-    job.tell("finish")
-    job.end(a=Outcome.SUCCEEDED, b=Outcome.NOT_STARTED)
-    assert job.last.journal("job_lost")
+    if nnodes == "1:2":
+        job["a"].hear("trains", 2)
+        job.tell("finish")
+        job.end(a=Outcome.SUCCEEDED, b=Outcome.NOT_STARTED)
+        assert job.last.journal("job_lost")
+    else:
+        job.end_all(Outcome.NOT_STARTED)
     for node in job.nodes.values():
         said = node.spawned.err()
         assert f"{socket.gethostname()}:{job.last.pid}" in said and "Not a directory" in said

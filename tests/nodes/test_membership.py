@@ -15,9 +15,9 @@ import pytest
 from holdfast.fault_tolerance.launcher.control.records import JOIN_INTERVAL
 from holdfast.journal.incidents import incidents
 from holdfast.journal.reader import read_run
-from tests.cluster import QUICK, TRAINS, Cluster, gone
+from tests.cluster import QUICK, TRAINS, Cluster, HostNames, cut, gone
 from tests.launcher.test_metrics import Values, samples
-from tests.processes import wait_until
+from tests.processes import Spawner, wait_until
 
 BEATS = """
 client = connect()
@@ -256,6 +256,25 @@ def test_a_third_launcher_parks_and_leaves_with_the_job(cluster: Cluster) -> Non
         assert found["holdfast_job_state", "ended"] == 1 and found["holdfast_exit_code",] == 0
 
 
+@pytest.mark.slow
+def test_spare_with_a_cut_connection_replaces_a_signalled_launcher(cluster: Cluster) -> None:
+    """A scheduler takes one node back: its launcher alone gets SIGTERM, and its ranks leave. The spare, which has to
+    connect again, takes the place before any timeout, as no output or journal calls the node lost."""
+    script = cluster.script(TRAINS)
+    a, b = (cluster.launch(name, script, node_timeout=None) for name in "ab")
+    a.hear("trains", 0)
+    c = cluster.launch("c", script, node_timeout=None)
+    c.wait_for("is a spare")
+    wait_until(lambda: cut(c.pid, cluster.port), what="a connection of the spare to the store")
+    b.spawned.send_signal(signal.SIGTERM)
+    assert a.hear("trains", 1) | c.hear("trains", 1) == {0, 1, 2, 3}
+    for node in a, c:
+        assert "NODE LOST" not in node.spawned.err() and not node.journal("node_lost")
+    cluster.tell("finish")
+    for node in a, b, c:
+        node.end(0)
+
+
 # -- a launcher dies alone, or leaves while it waits, and is started again -----------------------------------
 
 
@@ -281,12 +300,12 @@ until("finish")
 def test_a_launcher_that_was_killed_and_started_again_rejoins(cluster: Cluster) -> None:
     """Lost connections are the only sign of the death; the journal still has whose they were."""
     script = cluster.script(LINKED)
-    a, b = (cluster.launch(name, script) for name in "ab")
+    a, b = (cluster.launch(name, script, node_timeout=QUICK) for name in "ab")
     a.hear("trains", 0), b.hear("trains", 0)
     ranks = b.ranks()
     b.spawned.stop(signal.SIGKILL)
     a.wait_for("restarting all 2 local ranks")
-    again = cluster.launch("b", script)
+    again = cluster.launch("b", script, node_timeout=QUICK)
     assert a.hear("trains", 1) | again.hear("trains", 1) == {0, 1, 2, 3}
     assert all(gone(rank) for rank in ranks), "its monitor ended what it left"
     cluster.tell("finish")
@@ -349,3 +368,43 @@ def test_a_spare_leaves_with_a_job_that_fails(cluster: Cluster) -> None:
     assert "no restart left (0 of 0 used)" in b.end(3)
     for node in a, c:
         assert "the job ends with exit code 3; reason from node" in node.end(3)
+
+
+# -- which node comes first ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "variables"),
+    [
+        (("node1", "node2"), {"SLURM_PROCID": ("1", ""), "GROUP_RANK": ("", "0")}),
+        (
+            ("node10", "node2"),
+            {
+                "SLURM_PROCID": ("0", "1"),
+                "GROUP_RANK": ("0", "1"),
+                "PET_FT_USE_INFRA_GROUP_RANK": ("false", "false"),
+            },
+        ),
+    ],
+    ids=["the scheduler's number", "the name where use_infra_group_rank is false"],
+)
+def test_node_order_follows(
+    spawn: Spawner, tmp_path: Path, names: tuple[str, str], variables: dict[str, tuple[str, str]]
+) -> None:
+    """Without --node-rank: by the variable that each launcher finds, else as in the scheduler's list: b is first."""
+    hosts = HostNames(a=names[0], b=names[1])
+    attempt = ["sh", "-c", '"$@"', "sh", *hosts.inside("a"), "true"]  # by a shell: `unshare` may be missing
+    if subprocess.run(attempt, capture_output=True).returncode:
+        pytest.skip("a host name for each launcher needs root and the command `unshare`")
+    cluster = Cluster(spawn, tmp_path, hosts)
+    script, nodes = str(cluster.script("")), []
+    for number, name in enumerate("ab"):
+        endpoint = f"{cluster.address('a')}:{cluster.port}"
+        flags = f"--rdzv-backend c10d --rdzv-id job --rdzv-endpoint {endpoint} --nnodes 2 --nproc-per-node 2"
+        host = "--rdzv-conf", f"is_host={int(name == 'a')}"
+        env = {variable: values[number] for variable, values in variables.items()}
+        nodes.append(cluster.command(name, *flags.split(), *host, script, env=env))
+    assert nodes[1].hear("starts", 0) == {0, 1}
+    for node in nodes:
+        node.end(0)

@@ -5,14 +5,18 @@ job of two nodes ends: done, done at different times, preempted."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import time
 from contextlib import suppress
 
 import psutil
 import pytest
+from torch.distributed import PrefixStore, TCPStore
 
-from tests.cluster import Cluster
+from tests.cluster import QUICK, TRAINS, Cluster
+from tests.processes import wait_until
 
 FAILS_ON_BOTH = """
 client = connect()
@@ -201,38 +205,75 @@ def test_slurm_signals_every_process_of_both_nodes(cluster: Cluster) -> None:
     assert a.hear("saves", 0, ranks=1) == {0} and b.hear("saves", 0, ranks=1) == {2}
 
 
-@pytest.mark.slow
-def test_a_scheduler_that_signals_the_launchers_one_after_the_other(cluster: Cluster) -> None:
-    """The ranks of b find their peers gone before their own launcher gets the signal: still no node restarts."""
-    a, b = cluster.pair(SAVES)
-    a.hear("is ready", 0), b.hear("is ready", 0)
-    a.spawned.send_signal(signal.SIGTERM)
-    a.hear("saves", 0, ranks=1)
-    b.spawned.send_signal(signal.SIGTERM)
-    a.end(0), b.end(0)
-    assert a.cycles() == b.cycles() == [0]
-
-
 SAVES_LONG = """
 def save(number, frame):
-    if NODE == "b":
-        say("saves")
-        until("saved")
+    say("saves")
+    until(f"{NODE} saved")
     os._exit(0)
-signal.signal(signal.SIGTERM, save)
+if LOCAL == 0:  # the others die of it
+    signal.signal(signal.SIGTERM, save)
 say("is ready")
-wait()
+number = 0
+while True:
+    number += 1
+    step(number)
 """
 
 
 @pytest.mark.slow
-def test_preempted_host_of_the_store_leaves_after_one_that_saves(cluster: Cluster) -> None:
-    """The end is agreed through the store, so its host leaves last."""
+def test_a_scheduler_that_signals_the_launchers_one_after_the_other(cluster: Cluster) -> None:
+    """The ranks of b find their peers gone before their own launcher gets the signal: still no node restarts. The host
+    of the store leaves after b, which saves longer: the end is agreed through the store."""
     a, b = cluster.pair(SAVES_LONG, "--ft-preempted-exit-code", "75")
     a.hear("is ready", 0), b.hear("is ready", 0)
     for node in a, b:
         node.spawned.send_signal(signal.SIGTERM)
-    b.hear("saves", 0)
-    cluster.tell("saved")
+        node.hear("saves", 0, ranks=1)
+    cluster.tell("a saved")
+    a.spawned.wait_for(lambda: not a.ranks())
+    cluster.tell("b saved")
     assert "the node that hosts" not in b.end(75)
     a.end(75)
+    assert a.cycles() == b.cycles() == [0]
+
+
+@pytest.mark.slow
+def test_unreadable_cycle_record_loses_no_node(cluster: Cluster) -> None:
+    """Another program uses the key. All ranks start again, and the check of the nodes before that finds that a
+    clock is ahead. What any text is read as: tests/control/test_records.py."""
+    a, b = cluster.pair(TRAINS, node_timeout=QUICK)
+    a.hear("trains", 0)
+    store = PrefixStore("holdfast/job", TCPStore("127.0.0.1", cluster.port, is_master=False))
+    store.set("clock", json.dumps({"node": "other", "at": time.time() + 3600.0}))
+    store.set("cycle/1", "no record")
+    assert a.hear("trains", 1) | b.hear("trains", 1) == {0, 1, 2, 3}
+    ahead = "health of this node: clock: the clock of node other is "
+    wait_until(lambda: any(ahead in node.spawned.err() for node in (a, b)), what=ahead)
+    cluster.tell("finish")
+    for node in a, b:
+        assert not re.search("Exception in thread|NODE LOST|rendezvous is gone", node.end(0))
+
+
+B_FINISHES_FIRST = """
+if NODE == "a":
+    until("finish")
+"""
+
+
+@pytest.mark.slow
+def test_store_host_waits_for_a_stopped_launcher(cluster: Cluster) -> None:
+    """A launcher is stopped, for less than the node timeout, while the job ends well: the host of the store leaves
+    last, so both end with 0."""
+    a, b = cluster.pair(B_FINISHES_FIRST)
+
+    def waits_for_a() -> bool:
+        exits = [each["mono"] for each in b.journal("rank_exit")]
+        return len(exits) == 2 and time.monotonic() - max(exits) > 1.0
+
+    b.spawned.wait_for(waits_for_a)
+    b.spawned.send_signal(signal.SIGSTOP)
+    cluster.tell("finish")
+    with suppress(pytest.fail.Exception):
+        wait_until(lambda: a.spawned.returncode is not None, ceiling=12.0)  # it must not
+    b.spawned.send_signal(signal.SIGCONT)
+    assert (a.spawned.wait(), b.spawned.wait()) == (0, 0)

@@ -19,18 +19,13 @@ from .search import Outcome, simulate
 def main() -> int:
     """Simulate, print, and return the exit code."""
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
-    parser.add_argument(
-        "--seeds", default="0:300", metavar="A:B", help="the first seed and the one after the last"
-    )
-    parser.add_argument(
-        "--nodes", type=int, metavar="N", help="nodes of each job (default: 1 to 16, by the seed)"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=1.0, metavar="M", help="minutes of training (default: 1)"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=multiprocessing.cpu_count(), metavar="J", help="processes"
-    )
+    for name, type_, default, value, text in (
+        ("--seeds", str, "0:300", "A:B", "the first seed and the one after the last"),
+        ("--nodes", int, None, "N", "nodes of each job (default: 1 to 16, by the seed)"),
+        ("--minutes", float, 1.0, "M", "minutes of training (default: 1)"),
+        ("--jobs", int, multiprocessing.cpu_count(), "J", "processes"),
+    ):
+        parser.add_argument(name, type=type_, default=default, metavar=value, help=text)
     given = parser.parse_args()
     try:
         first, last = (int(part) for part in given.seeds.split(":"))

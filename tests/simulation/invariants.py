@@ -102,7 +102,7 @@ class CheckedWorld(World):
         self.best_at_restart = -1
         self.saved_at = [
             0
-        ]  # the iteration of the last checkpoint at the start, and at each restart after a failure
+        ]  # iterations of the last checkpoint: at the start, and at each restart after a failure
         self.newest_read = self.stalled = 0  # as the records have it
         self.called_off = 0
         self.joins: list[float] = []
@@ -137,11 +137,8 @@ class CheckedWorld(World):
             self._check_record(record)
 
     def _check_members(self, cycle: int, membership: Membership) -> None:
-        gone = [
-            name
-            for name in membership.names
-            if self.now - self.left_at.get(name, self.now) > 2.0 + 4 * self.scenario.latency
-        ]
+        late = self.now - 2.0 - 4 * self.scenario.latency
+        gone = [name for name in membership.names if self.left_at.get(name, self.now) < late]
         if gone:
             raise Violation(f"4: the membership of cycle {cycle} has {gone}, which left")
         self._check_sick(cycle, membership)
@@ -162,11 +159,8 @@ class CheckedWorld(World):
         for name in before:
             node = by_name[name]
             plain = not node.gone and not node.suspended and not node.touched & {"cut", "slow", "suspended"}
-            if (
-                plain
-                and name not in {*membership.names, *membership.left_out, *record.lost, *self.left_at}
-                and not self._is_leaving(node)
-            ):
+            has_no_place = name not in {*membership.names, *membership.left_out, *record.lost, *self.left_at}
+            if plain and has_no_place and not self._is_leaving(node):
                 raise Violation(f"4: {name} trained, and has lost its place in cycle {cycle} to a spare")
 
     def _check_sick(self, cycle: int, membership: Membership) -> None:
@@ -206,17 +200,13 @@ class CheckedWorld(World):
             self.streak = 1 if has_advanced and self.scenario.reset else self.streak + 1
             self.best_at_restart = self.best
             if self.streak > self.scenario.max_restarts:
-                raise Violation(
-                    f"6: restart {self.streak} without progress, {self.scenario.max_restarts} are allowed"
-                )
+                raise Violation(f"6: restart {self.streak} without progress of {self.scenario.max_restarts}")
         if record.kind is Kind.RESTART or record.no_progress:
             self._check_progress(record)
         if record.kind is Kind.JOIN and record.joins and record.joins[-1] == record.at:
             self.joins.append(self.now)
             if len(self.joins) > 1 and self.joins[-1] - self.joins[-2] < 25.0:
-                raise Violation(
-                    f"7: restarts to let nodes join at {self.joins[-2]:.1f} and {self.joins[-1]:.1f} s"
-                )
+                raise Violation(f"7: restarts to let nodes join at {self.joins[-2:]}")
         elif training is not None and self.now - training.able_since > self._under_way(record):
             if record.kind in (Kind.RESTART, Kind.JOIN):
                 raise Violation(f"10: a healthy job is restarted: {record.reason}")
@@ -263,18 +253,15 @@ class CheckedWorld(World):
             raise Violation(f"10: a job is ended that could begin again: {record.reason}")
 
     def _training(self) -> Group | None:
-        return next(
-            (group for group in self.groups.values() if group.progresses and not group.finished), None
-        )
+        groups = self.groups.values()
+        return next((each for each in groups if each.progresses and not each.finished), None)
 
     # -- what the nodes do --------------------------------------------------------------------------------------
 
     def on_start(self, launcher: Launcher, action: m.StartRanks) -> None:
         agreed = self.started.setdefault(action.cycle, (action.membership, action.address, action.port))
         if agreed != (action.membership, action.address, action.port):
-            raise Violation(
-                f"2: {launcher.name} starts cycle {action.cycle} otherwise than others: {action}, {agreed}"
-            )
+            raise Violation(f"2: {launcher.name} starts otherwise than others: {action}, {agreed}")
         if launcher.name not in action.membership.names:
             raise Violation(f"2: {launcher.name} starts cycle {action.cycle}, in which it has no place")
         count = len(action.membership.members)
@@ -306,9 +293,8 @@ class CheckedWorld(World):
         for action in actions:
             match action:
                 case m.Log(text):
-                    self.log_texts.add(
-                        re.sub(r"(\bn#)(, n#)+", r"\1, ...", re.sub(r"\d+(\.\d+)?", "#", text))
-                    )
+                    masked = re.sub(r"\d+(\.\d+)?", "#", text)
+                    self.log_texts.add(re.sub(r"(\bn#)(, n#)+", r"\1, ...", masked))
                 case m.SignalRanks(number=15):
                     self._check_stop(launcher, preempts=action.seconds_left is not None)
                 case m.KillRank():
@@ -328,9 +314,8 @@ class CheckedWorld(World):
         group = next((rank.group for rank in launcher.ranks if rank.alive), None)
         if group is None or not group.progresses or group.finished:
             return
-        if launcher.cycle + 1 in self.records or isinstance(launcher.node.phase, Preempt):
-            return
-        if self.store.host is not None and self.store.host.gone:
+        is_due = launcher.cycle + 1 in self.records or isinstance(launcher.node.phase, Preempt)
+        if is_due or (self.store.host is not None and self.store.host.gone):
             return
         raise Violation(f"10: {launcher.name} stops healthy ranks of cycle {launcher.cycle} without a reason")
 
@@ -379,9 +364,17 @@ class CheckedWorld(World):
 
     def _is_waited_for(self, other: Launcher) -> bool:
         is_there = not other.gone and not other.suspended and self.now - other.started > 5
-        return (
-            is_there and not other.touched & {"suspended", "cut", "slow"} and other.name not in self.left_at
-        )
+        is_plain = not other.touched & {"suspended", "cut", "slow"}
+        return is_there and is_plain and other.name not in self.left_at
+
+    @property
+    def _left(self) -> list[str]:
+        """Launchers that have not ended."""
+        return [launcher.name for launcher in self.launchers if not launcher.gone]
+
+    def _ago(self, moment: float) -> float:
+        """Seconds since then, without the time in which there were faults."""
+        return self.now - max(moment, self.scenario.healed)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -394,16 +387,11 @@ class CheckedWorld(World):
         self._check_waits()
         if self._could_train() or self._training():
             self.failed_at = None
-        if (
-            self.failed_at is not None
-            and self.now - max(self.failed_at, self.scenario.healed) > FAILED + 15.0
-        ):
-            left = [launcher.name for launcher in self.launchers if not launcher.gone]
-            if left:
-                raise Violation(f"14: too few nodes are left since {self.failed_at:.0f} s, and {left} wait")
+        if self.failed_at is not None and self._ago(self.failed_at) > FAILED + 15.0 and self._left:
+            raise Violation(f"14: too few nodes are left since {self.failed_at:.0f} s, and {self._left} wait")
         if self._training() or not self._could_train():
             self.idle_since = self.now
-        elif self.now - max(self.idle_since, self.injected_at, self.scenario.healed) > RECOVERY:
+        elif self._ago(max(self.idle_since, self.injected_at)) > RECOVERY:
             raise Violation(f"13: the job does not train, though it could, since {self.idle_since:.1f}")
 
     def _check_waits(self) -> None:
@@ -413,17 +401,14 @@ class CheckedWorld(World):
                 continue
             since = self.now - (launcher.clock - launcher.node.phase.since)
             names, limit = launcher.node.membership.names, 3.5 + 4 * self.scenario.latency
-            waited = [
-                name for name in names if self.now - max(self.left_at.get(name, self.now), since) > limit
-            ]
+            gone = {name: max(self.left_at.get(name, self.now), since) for name in names}
+            waited = [name for name, at in gone.items() if self.now - at > limit]
             if waited and not self.lost_replies:
                 raise Violation(f"12: {launcher.name} waits for {waited}, which left")
         host = self.store.host
         began = self.signalled.get(host.name) if host is not None else None
-        if began is not None and self.now - max(began, self.scenario.healed) > 2 * SIGNALLED:
-            left = [launcher.name for launcher in self.launchers if not launcher.gone]
-            if left:
-                raise Violation(f"13: the store's host got a signal, and {left} run")
+        if began is not None and self._ago(began) > 2 * SIGNALLED and self._left:
+            raise Violation(f"13: the store's host got a signal, and {self._left} run")
 
     def _check_signalled(self, launcher: Launcher) -> None:
         began = self.signalled.get(launcher.name, self.requested.get(launcher.name))
@@ -432,7 +417,7 @@ class CheckedWorld(World):
         ago = self.now - began
         limit = 5.0 + (30.0 if launcher.name in self.requested else 0.0)
         is_unmoved = isinstance(launcher.node.phase, Gather | Confirm | Start | Run | Settle) and ago > limit
-        if is_unmoved or self.now - max(began, self.scenario.healed) > SIGNALLED:
+        if is_unmoved or self._ago(began) > SIGNALLED:
             phase = type(launcher.node.phase).__name__
             raise Violation(
                 f"13: {launcher.name} got a signal or a request {ago:.0f} s ago and is in {phase}"
@@ -449,10 +434,12 @@ class CheckedWorld(World):
         """9: a rank that an exception has ended does not stay."""
         limit = self.scenario.exit_timeout + 6.0
         for rank in launcher.ranks if launcher.alive and isinstance(launcher.node.phase, Run) else ():
-            stays = (
-                rank.alive and rank.has_raised and not rank.is_blocked and rank.group.cycle == launcher.cycle
-            )
-            if stays and launcher.clock - (rank.ended_at or 0.0) > limit:
+            stays = rank.alive and rank.has_raised and not rank.is_blocked
+            if (
+                stays
+                and rank.group.cycle == launcher.cycle
+                and launcher.clock - (rank.ended_at or 0.0) > limit
+            ):
                 raise Violation(f"9: rank {rank.number} raised, and its process is not ended")
 
     def _could_train(self) -> bool:
@@ -461,24 +448,20 @@ class CheckedWorld(World):
             return False
         if self.store.host is None or self.store.host.gone or self.broken_rank_store:
             return False
-        able = [
-            launcher for launcher in self.launchers if not launcher.gone and not self._is_leaving(launcher)
-        ]
+        able = [each for each in self.launchers if not each.gone and not self._is_leaving(each)]
         return len(able) >= self.scenario.least
 
     def on_end(self) -> None:
-        left = [launcher.name for launcher in self.launchers if not launcher.gone]
-        if left:
-            raise Violation(f"13: {left} have not ended at {self.now:.0f} s")
+        if self._left:
+            raise Violation(f"13: {self._left} have not ended at {self.now:.0f} s")
         plain = [launcher for launcher in self.launchers if not launcher.touched & ODD]
         host = self.store.host
         end = host.exited_at if host is not None else 0.0
         plain = [each for each in plain if each.started < end - 8.0]  # a later one may not read the end
         codes = {launcher.exit_code for launcher in plain}
         is_preempted = any("signalled" in launcher.touched for launcher in self.launchers)
-        was_away = (
-            host is None or "vanished" in host.touched or host.suspended_for >= 3 * self.scenario.node_timeout
-        )
+        silent = 3 * self.scenario.node_timeout
+        was_away = host is None or "vanished" in host.touched or host.suspended_for >= silent
         if len(codes) > 1 and not is_preempted and not was_away:
             raise Violation(f"15: exit codes {[(launcher.name, launcher.exit_code) for launcher in plain]}")
         for launcher in plain:

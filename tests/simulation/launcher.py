@@ -360,9 +360,8 @@ class Launcher:
                 self.queue.append(world.skewed(self, action))
                 self._next_operation()
             case m.Put():
-                kept = [
-                    each for each in self.queue if not (isinstance(each, m.Put) and each.key == action.key)
-                ]
+                older = [each for each in self.queue if isinstance(each, m.Put) and each.key == action.key]
+                kept = [each for each in self.queue if each not in older]
                 if self.busy and self.queue and self.queue[0] not in kept:
                     kept.insert(0, self.queue[0])
                 self.queue = deque([*kept, action])
@@ -399,9 +398,8 @@ class Launcher:
                 self.ending = True
             case m.TakeEvidence(trigger, seconds):
                 if self.random.random() < 0.9:
-                    world.after(
-                        uniform(0.0, 2 * seconds), self.post, m.EvidenceTaken(self.node.record.cycle, trigger)
-                    )
+                    taken = m.EvidenceTaken(self.node.record.cycle, trigger)
+                    world.after(uniform(0.0, 2 * seconds), self.post, taken)
             case m.ReadIteration(cycle):
                 if self.random.random() >= world.scenario.unread:
                     world.after(uniform(0.0, 0.2), self._iteration_read, cycle)
@@ -413,16 +411,12 @@ class Launcher:
                 self.sweeps += 1
                 is_slow = self.random.random() < 0.1
                 wait = min(linger, uniform(0.0, 40.0) if is_slow else uniform(0.0, 0.2))
-                world.after(
-                    wait + (uniform(0.5, 3.0) if is_slow else uniform(0.0, 0.05)), self._swept, self.sweeps
-                )
+                wait += uniform(0.5, 3.0) if is_slow else uniform(0.0, 0.05)
+                world.after(wait, self._swept, self.sweeps)
             case m.Report():
                 self._accuse(action)
-                world.after(
-                    uniform(0.0, 8.0) if self.random.random() < 0.2 else uniform(0.0, 0.1),
-                    self.post,
-                    m.Reported(self.node.record.cycle),
-                )
+                wait = uniform(0.0, 8.0) if self.random.random() < 0.2 else uniform(0.0, 0.1)
+                world.after(wait, self.post, m.Reported(self.node.record.cycle))
             case m.WriteStopPages(word):
                 self._read_page(word)
             case m.Exit(code, wait):
@@ -485,9 +479,8 @@ class Launcher:
         self.cycle = action.cycle
         group = self.world.group(action.cycle, action.membership, (action.address, action.port))
         first = action.membership.first_rank(self.name)
-        self.ranks = [
-            SimRank(self, local, first + local, group) for local in range(self.world.scenario.ranks)
-        ]
+        numbers = range(self.world.scenario.ranks)
+        self.ranks = [SimRank(self, local, first + local, group) for local in numbers]
         if self.random.random() < self.world.scenario.early_exits:
             self.world.injected_at = self.world.now
             self.ranks[0].exit(1, m.Cause.OWN, "ImportError: injected")  # before the last one was started
@@ -532,9 +525,8 @@ class Launcher:
     def _read_page(self, word: Word) -> None:
         """The ranks read the newest word at their next boundary."""
         for rank in self.ranks:
-            self.world.after(
-                self.random.uniform(0.0, self.world.scenario.step_time), self._at_boundary, rank, word
-            )
+            wait = self.random.uniform(0.0, self.world.scenario.step_time)
+            self.world.after(wait, self._at_boundary, rank, word)
 
     def _at_boundary(self, rank: SimRank, word: Word) -> None:
         group = rank.group

@@ -90,11 +90,11 @@ class RecordedWorld(World):
         """A recorder in front of the controller."""
         if name not in self._recorders:
             lines = self.journals.setdefault(name, [])
-            self._recorders[name] = Recorder(
-                lambda kind, **values: lines.append(
-                    encode(kind, values, t=1.8e9 + self.now, mono=self.now, node=name)
-                )
-            )
+
+            def record(kind: str, **values: Any) -> None:
+                lines.append(encode(kind, values, t=1.8e9 + self.now, mono=self.now, node=name))
+
+            self._recorders[name] = Recorder(record)
         self.inputs += 1
         return self._recorders[name]
 

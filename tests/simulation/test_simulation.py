@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.simulation.golden import SEEDS, documented_texts, documented_transitions
 from tests.simulation.invariants import CheckedWorld
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.scenarios import plain, scenario
+from tests.simulation.scenarios import Fault, plain, scenario
 from tests.simulation.search import run, shortened, simulate, story
+from tests.simulation.world import Scenario
 
 TRIED = 600
 """Seeds in which a mutation has to be found."""
@@ -49,16 +51,16 @@ def test_simulator_finds_a_defect(mutation: Mutation, monkeypatch: pytest.Monkey
     """Each mutation takes a rule out of the controller; `kinds` are the faults that it takes part in."""
     assert mutation.job is None or not run(mutation.job)[1]
     mutation.patch(monkeypatch)
-    jobs = (scenario(seed, kinds=mutation.kinds) for seed in range(TRIED))
-    assert any(run(job)[1] for job in ([mutation.job] if mutation.job else jobs))
+    seeds = (scenario(seed, kinds=mutation.kinds) for seed in range(TRIED))
+    assert any(run(found)[1] for found in ([mutation.job] if mutation.job else seeds))
 
 
 def test_violation_is_shown_with_the_fewest_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     next(each for each in MUTATIONS if "when one node is done" in each.name).patch(monkeypatch)
-    job = plain(3, [(5.0, "kill_rank", (0, 0)), (6.0, "launch", ()), (9.0, "suspend", (1, 0.5))])
-    job = replace(job, seed=2)
-    assert run(job)[1].startswith("15:")
-    found = shortened(job)
+    faults: list[Fault] = [(5.0, "kill_rank", (0, 0)), (6.0, "launch", ()), (9.0, "suspend", (1, 0.5))]
+    found = replace(plain(3, faults), seed=2)
+    assert run(found)[1].startswith("15:")
+    found = shortened(found)
     assert found.faults == []
     assert "15: the job ends with 0 while its ranks train" in story(found)
 
@@ -99,22 +101,52 @@ def test_nodes_that_arrive_late_gather_soon_after_the_last() -> None:
 
 def test_two_of_32_nodes_are_left_and_train_again() -> None:
     """30 launchers vanish within a second; the store's host and one other are left."""
-    job = replace(plain(32, [(10.0, "lose_most", (1,))]), least=2)
-    world, violation = run(job)
+    found = replace(plain(32, [(10.0, "lose_most", (1,))]), least=2)
+    world, violation = run(found)
     assert not violation
     alive = [node for node in world.launchers if node.exit_code is not None]
     assert [node.exit_code for node in alive] == [0, 0]
-    assert min(at for cycle, at in world.began.items() if cycle) - 11.0 < 4 * job.node_timeout
+    assert min(at for cycle, at in world.began.items() if cycle) - 11.0 < 4 * found.node_timeout
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_bug_at_one_step_ends_the_job_on_all_nodes(nodes: int) -> None:
     """After three cycles, on whatever node it is met. The count begins again where a rank is killed in between."""
     for faults, cycles in ([], {3}), ([(3.0, "kill_rank", (0, 0))], {4, 5, 6}):
-        job = replace(plain(nodes, faults), step_time=0.2, bug_at=23, same_failure_limit=3, max_restarts=20)
-        world, violation = run(job)
+        bug = {"step_time": 0.2, "bug_at": 23, "same_failure_limit": 3, "max_restarts": 20}
+        world, violation = run(replace(plain(nodes, faults), **bug))
         assert not violation and {node.exit_code for node in world.launchers} == {42}
         assert len(world.groups) in cycles
+
+
+def sick(number: int, at: float = 0.0) -> Fault:
+    """From then on, every check of this node finds it sick."""
+    return at, "sicken", (number, 900.0)
+
+
+def job(nodes: int, *faults: Fault, **changes: Any) -> Scenario:
+    """A job with --ft-health-action exclude, which needs all its nodes unless `changes` has another number."""
+    return replace(plain(nodes, [*faults]), **{"exclude_sick": True, **changes})
+
+
+SPARE, LOST = (8.0, "launch", ()), (12.0, "power_off", (1,))
+HOT = {"total": 300.0, "limit": 900.0}
+MEMBERS: dict[str, tuple[Scenario, list[str]]] = {
+    "all are sick": (job(3, sick(0, -1.0), sick(1, -1.0), sick(2, -1.0), least=1), ["n0 n1 n2"]),
+    "one at the start": (job(3, sick(1), least=1), ["n0 n2"]),
+    "one that is needed": (job(2, sick(1)), ["n0 n1"]),
+    "a spare": (job(2, sick(2, 8.0), (9.0, "launch", ())), ["n0 n1"]),
+    "while it trains": (job(3, sick(2, 9.0), least=2), ["n0 n1 n2", "n0 n1"]),
+    "the host while it trains": (job(3, sick(0, 9.0), least=2), ["n0 n1 n2", "n1 n2"]),
+    "one that is needed while it trains": (job(3, sick(2, 9.0)), ["n0 n1 n2"]),
+    "a spare takes its place": (job(2, SPARE, sick(1, 12.0)), ["n0 n1", "n0 n2"]),
+    # what their checks find between two cycles is good
+    "one while it trains only": (job(3, (9.0, "overheat", (1,)), least=2, **HOT), ["n0 n1 n2", "n0 n2"]),
+    "two while they train only": (
+        job(3, (9.0, "overheat", (1,)), (9.0, "overheat", (2,)), least=1, **HOT),
+        ["n0 n1 n2", "n0"],
+    ),
+}
 
 
 def _names(world: CheckedWorld) -> list[str]:
@@ -123,91 +155,41 @@ def _names(world: CheckedWorld) -> list[str]:
     return [" ".join(sorted(world.started[cycle][0].names)) for cycle in cycles]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "least", "most", "faults", "cycles", "codes"),
-    [
-        (3, 1, 3, [(-1.0, "sicken", (each, 900.0)) for each in range(3)], ["n0 n1 n2"], [0, 0, 0]),
-        (3, 1, 3, [(0.0, "sicken", (1, 900.0))], ["n0 n2"], [0, 0, 0]),
-        (2, 2, 2, [(0.0, "sicken", (1, 900.0))], ["n0 n1"], [0, 0]),
-        (2, 2, 2, [(8.0, "sicken", (2, 900.0)), (9.0, "launch", ())], ["n0 n1"], [0, 0, 0]),
-        (3, 2, 3, [(9.0, "sicken", (2, 900.0))], ["n0 n1 n2", "n0 n1"], [0, 0, 0]),
-        (3, 2, 3, [(9.0, "sicken", (0, 900.0))], ["n0 n1 n2", "n1 n2"], [0, 0, 0]),
-        (3, 3, 3, [(9.0, "sicken", (2, 900.0))], ["n0 n1 n2"], [0, 0, 0]),
-        (2, 2, 2, [(8.0, "launch", ()), (12.0, "sicken", (1, 900.0))], ["n0 n1", "n0 n2"], [0, 0, 0]),
-    ],
-    ids=[
-        "all are sick",
-        "one at the start",
-        "one that is needed",
-        "a spare",
-        "while it trains",
-        "the host while it trains",
-        "one that is needed while it trains",
-        "a spare takes its place",
-    ],
-)
-def test_sick_nodes_leave_where_the_others_suffice(
-    nodes: int,
-    least: int,
-    most: int,
-    faults: list[tuple[float, str, tuple[object, ...]]],
-    cycles: list[str],
-    codes: list[int],
-) -> None:
-    """With --ft-health-action exclude."""
-    job = replace(plain(nodes, faults), least=least, most=most, exclude_sick=True)
-    world, violation = run(job)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_sick_nodes_leave_where_the_others_suffice(name: str) -> None:
+    found, members = MEMBERS[name]
+    world, violation = run(found)
     assert not violation
-    assert _names(world) == cycles
-    assert [node.exit_code for node in world.launchers] == codes
+    assert _names(world) == members
+    assert {node.exit_code for node in world.launchers} == {0}
     assert all(record.restarts == 0 for record in world.records.values())
 
 
 @pytest.mark.parametrize(
-    ("least", "faults", "cycles"),
+    ("found", "members"),
     [
-        (2, [(9.0, "overheat", (1,))], ["n0 n1 n2", "n0 n2"]),
-        (1, [(9.0, "overheat", (1,)), (9.0, "overheat", (2,))], ["n0 n1 n2", "n0"]),
+        (job(3, (0.0, "sicken", (1, 10.0)), (15.0, "power_off", (2,)), least=2, most=2), ["n0 n2", "n0 n1"]),
+        (job(2, SPARE, LOST, least=1), ["n0 n1", "n0 n2"]),
     ],
-    ids=["one node", "two at the same moment"],
+    ids=["a node that was sick", "a spare where one node would do"],
 )
-def test_node_that_is_sick_only_while_it_trains_restarts_the_job_once(
-    least: int, faults: list[tuple[float, str, tuple[object, ...]]], cycles: list[str]
-) -> None:
-    """With --ft-health-action exclude: what its checks find between two cycles is good."""
-    job = replace(plain(3, faults), least=least, total=300.0, limit=900.0, exclude_sick=True)
-    world, violation = run(job)
+def test_lost_place_is_taken_by(found: Scenario, members: list[str]) -> None:
+    world, violation = run(replace(found, exclude_sick=False))
     assert not violation
-    assert _names(world) == cycles
-    assert [node.exit_code for node in world.launchers] == [0, 0, 0]
-
-
-def test_sick_node_that_recovers_has_a_place_again() -> None:
-    """It waits as a spare, without --ft-health-action exclude."""
-    faults = [(0.0, "sicken", (1, 10.0)), (15.0, "power_off", (2,))]
-    job = replace(plain(3, faults), least=2, most=2)
-    world, violation = run(job)
-    assert not violation
-    assert _names(world) == ["n0 n2", "n0 n1"]
-
-
-def test_spare_takes_a_lost_place_where_one_node_would_do() -> None:
-    faults: list[tuple[float, str, tuple[object, ...]]] = [(8.0, "launch", ()), (12.0, "power_off", (1,))]
-    world, violation = run(replace(plain(2, faults), least=1))
-    assert not violation
-    assert _names(world) == ["n0 n1", "n0 n2"]
+    assert _names(world) == members
 
 
 def test_spare_is_used_though_each_cycle_is_short() -> None:
     """Node 0 has no time to count the nodes that wait: a node that became suspect asks for a new membership."""
-    job = replace(plain(2, [(4.0, "launch", ())]), bug_at=1, step_time=0.05, max_restarts=60, accuses=1.0)
-    world, violation = run(job)
+    world, violation = run(
+        replace(plain(2, [(4.0, "launch", ())]), bug_at=1, step_time=0.05, max_restarts=60, accuses=1.0)
+    )
     assert not violation
     assert any("n2" in names for names in _names(world)[:16])
 
 
 def test_second_loss_while_the_first_is_replaced_is_replaced_too() -> None:
-    job = replace(plain(8, [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]), nodes=10)
-    world, violation = run(job)
+    losses: list[Fault] = [(10.0, "power_off", (3,)), (21.0, "power_off", (5,))]
+    world, violation = run(replace(plain(8, losses), nodes=10))
     assert not violation
     assert [node.exit_code for node in world.launchers if node.exit_code is not None] == [0] * 8

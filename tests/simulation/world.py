@@ -69,9 +69,8 @@ class Scenario:
     @property
     def healed(self) -> float:
         """When the last fault is over."""
-        return max(
-            (at + (args[1] if name in LASTING else 0.0) for at, name, args in self.faults), default=0.0
-        )
+        ends = [at + (args[1] if name in LASTING else 0.0) for at, name, args in self.faults]
+        return max(ends, default=0.0)
 
 
 NO_RESTART = 42
@@ -120,10 +119,8 @@ class World:
     def run(self) -> None:
         """From the start of the job to the end of all launchers, or to the limit."""
         for index in range(self.scenario.nodes):
-            delay = (
-                0.0 if index == 0 else random.Random(f"{self.scenario.seed} start {index}").uniform(0.0, 1.0)
-            )
-            self.after(delay, self.launch, index == 0)
+            delay = random.Random(f"{self.scenario.seed} start {index}").uniform(0.0, 1.0)
+            self.after(delay if index else 0.0, self.launch, index == 0)
         for when, name, args in self.scenario.faults:
             self.at(when, self._fault, name, args)
         while self._events:
@@ -132,11 +129,7 @@ class World:
                 break
             self.now = when
             call(*args)
-            if (
-                self.launchers
-                and len(self.launchers) >= self.scenario.nodes
-                and all(x.gone for x in self.launchers)
-            ):
+            if len(self.launchers) >= self.scenario.nodes and all(each.gone for each in self.launchers):
                 break
         self.on_end()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +41,11 @@ def point(page: PageFile) -> Iterator[StopPoint]:
     found.end()
 
 
-class Waiting:
-    """A rank that has come to a boundary, in a thread of its own."""
-
-    def __init__(self, point: StopPoint, place: int) -> None:
-        self.stops: bool | None = None
-        self._thread = threading.Thread(target=self._run, args=(point, place))
-        self._thread.start()
-
-    def _run(self, point: StopPoint, place: int) -> None:
-        self.stops = point.passes(place)
-
-    def result(self) -> bool | None:
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return self.stops
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """A thread in which a rank may wait at a boundary."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
 
 
 def test_without_a_launcher_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +81,7 @@ def test_usually_it_goes_on_and_shows_where_it_is(page: PageFile, point: StopPoi
 
 
 def test_it_agrees_to_a_place_ahead_and_stops_there_once_that_is_committed(
-    page: PageFile, point: StopPoint
+    page: PageFile, point: StopPoint, pool: ThreadPoolExecutor
 ) -> None:
     point.passes(position(4))
     propose(page, 1, position(5, 1))
@@ -99,11 +89,11 @@ def test_it_agrees_to_a_place_ahead_and_stops_there_once_that_is_committed(
     assert answer(page) == (1, True)
     beats: list[float] = []
     point.waiting = lambda: beats.append(time.monotonic())
-    waiting = Waiting(point, position(6))
+    waiting = pool.submit(point.passes, position(6))
     wait_until(lambda: page.words[P.AT] == position(6) and beats)
     assert page.words[P.POSITION] == position(5)  # it has not gone past
     page.words[P.COMMITTED] = 1
-    assert waiting.result() is True
+    assert waiting.result(30) is True
     assert point.passes(position(6)) is True  # a second call has the same answer
     point.end()
 
@@ -122,17 +112,17 @@ def test_it_refuses_a_place_that_it_has_passed(page: PageFile, point: StopPoint)
 
 @pytest.mark.parametrize("where", ["farther", "withdrawn"])
 def test_a_rank_that_waits_goes_on_when_the_place_changes(
-    page: PageFile, point: StopPoint, where: str
+    page: PageFile, point: StopPoint, pool: ThreadPoolExecutor, where: str
 ) -> None:
     point.passes(position(4))
     propose(page, 1, position(4, 1))
-    waiting = Waiting(point, position(5))
+    waiting = pool.submit(point.passes, position(5))
     wait_until(lambda: answer(page) == (1, True))
     if where == "farther":
         propose(page, 2, position(6, 1))
     else:
         page.words[P.WITHDRAWN] = 1
-    assert waiting.result() is False
+    assert waiting.result(30) is False
     assert page.words[P.POSITION] == position(5)
     assert answer(page) == (2 if where == "farther" else 1, True)
     assert point.given_up == (where == "withdrawn")

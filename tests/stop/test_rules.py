@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -120,11 +121,7 @@ class Stopped:
 @pytest.mark.parametrize("word", [None, Word(ASK, 1, position(5))])
 @pytest.mark.parametrize(
     ("now", "refused", "why"),
-    [
-        (VANISHED + 1.0, "", "no answer for 30 s"),
-        (VANISHED + 0.9, "", ""),
-        (3.0, REFUSED, REFUSED),
-    ],
+    [(VANISHED + 1.0, "", "no answer for 30 s"), (VANISHED + 0.9, "", ""), (3.0, REFUSED, REFUSED)],
 )
 def test_node_whose_store_is_gone_withdraws_alone(
     word: Word | None, now: float, refused: str, why: str
@@ -171,14 +168,27 @@ def test_positions_are_ordered_as_boundaries_are(k: int, v: int, other_k: int, o
     assert 0 <= position(k, v) < 1 << 63
 
 
-def test_a_validation_that_is_too_long_stays_before_its_end() -> None:
+def test_what_is_too_much_for_a_position_stays_before_the_end() -> None:
     assert position(3, END - 1) == position(3, END + 5) < position(3, END) < position(4)
+    last = in_loader(2, LOADER_END - 1)
+    assert last == in_loader(2, LOADER_END + 7) < in_loader(2, LOADER_END) < in_loader(3, 1)
+    assert in_loader(MOST_LOADERS, 1) == in_loader(MOST_LOADERS + 3, LOADER_END) == END - 1
 
 
-@pytest.mark.parametrize(("batches", "validation"), [(-1, 0), (0, -1), (MOST_BATCHES + 1, 0)])
-def test_what_is_no_position(batches: int, validation: int) -> None:
-    with pytest.raises(ValueError, match=f"no position: {batches} batches, {validation} of a validation"):
-        position(batches, validation)
+@pytest.mark.parametrize(
+    ("call", "place", "error"),
+    [
+        (position, (-1, 0), "-1 batches, 0 of a validation"),
+        (position, (0, -1), "0 batches, -1 of a validation"),
+        (position, (MOST_BATCHES + 1, 0), f"{MOST_BATCHES + 1} batches, 0 of a validation"),
+        (in_loader, (-1, 1), "batch 1 of data loader -1"),
+        (in_loader, (0, 0), "batch 0 of data loader 0"),
+        (in_loader, (2, 0), "batch 0 of data loader 2"),
+    ],
+)
+def test_what_is_no_position(call: Callable[..., int], place: tuple[int, int], error: str) -> None:
+    with pytest.raises(ValueError, match=f"no position: {error}"):
+        call(*place)
 
 
 @given(
@@ -194,22 +204,6 @@ def test_the_batches_of_data_loaders_are_ordered(
     assert 0 < place < END and loader_of(place) == (loader, batch)
     assert loader or batch == LOADER_END or place == batch
     assert (place < in_loader(other, other_batch)) == ((loader, batch) < (other, other_batch))
-
-
-def test_what_is_too_much_for_data_loaders_is_one_place() -> None:
-    assert (
-        in_loader(2, LOADER_END - 1)
-        == in_loader(2, LOADER_END + 7)
-        < in_loader(2, LOADER_END)
-        < in_loader(3, 1)
-    )
-    assert in_loader(MOST_LOADERS, 1) == in_loader(MOST_LOADERS + 3, LOADER_END) == END - 1
-
-
-@pytest.mark.parametrize(("loader", "batch"), [(-1, 1), (0, 0), (2, 0)])
-def test_what_is_no_batch_of_a_data_loader(loader: int, batch: int) -> None:
-    with pytest.raises(ValueError, match=f"no position: batch {batch} of data loader {loader}"):
-        in_loader(loader, batch)
 
 
 @pytest.mark.parametrize(
