@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.journal.event import LONGEST_TEXT, Event, decode, encode
 from holdfast.journal.incidents import incidents
-from holdfast.journal.reader import JournalUnreadable, clock_difference, read_run
+from holdfast.journal.reader import clock_difference, read_run
 from tests.journal.story import START, Story, write, write_journal
 from tests.processes import Spawner
 
@@ -69,13 +69,12 @@ def test_a_torn_line_is_nothing(given_fields: dict[str, Any], data: st.DataObjec
     [
         "",
         "[]",
-        "3",
+        "[" * 100_000,
         '{"kind": "a"}',
         '{"t": "now", "mono": 1, "node": "n", "kind": "a"}',
         '{"t": true, "mono": 1, "node": "n", "kind": "a"}',
         '{"t": NaN, "mono": 1, "node": "n", "kind": "a"}',
         '{"t": 1, "mono": 1, "node": "n", "kind": null}',
-        "[" * 100_000,
     ],
 )
 def test_what_is_no_event_is_nothing(line: str) -> None:
@@ -144,22 +143,7 @@ def test_several_nodes_are_merged_and_other_files_ignored(tmp_path: Path) -> Non
     (tmp_path / "journal-b.jsonl").write_bytes(line("two", 2, "b") + line("four", 4, "b"))
     (tmp_path / "notes.txt").write_text("{}")
     found = read_run(str(tmp_path))
-    assert [(event.kind, event.source) for event in found] == [
-        ("one", "a"),
-        ("two", "b"),
-        ("three", "a"),
-        ("four", "b"),
-    ]
-
-
-@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: None, lambda path: path.touch()])
-def test_no_journal_is_one_clear_line(tmp_path: Path, make: object) -> None:
-    place = tmp_path / "run"
-    make(place)  # type: ignore[operator]
-    with pytest.raises(JournalUnreadable) as caught:
-        read_run(str(place))
-    assert str(place) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert " ".join(f"{event.kind} {event.source}" for event in found) == "one a two b three a four b"
 
 
 def test_a_clock_an_hour_ahead_is_moved_back() -> None:
@@ -239,14 +223,8 @@ def test_a_journal_without_cycles_goes_by_its_node_s_clock(tmp_path: Path) -> No
         write_journal(tmp_path / f"journal-{name}.jsonl", events)
     merged = read_run(str(tmp_path))
     assert [round(event.t - START) for event in merged if event.kind == "straggler_report"] == [5, 15]
-    assert [round(event.t - START) for event in merged if event.kind == "cycle_start"] == [
-        0,
-        0,
-        10,
-        10,
-        20,
-        20,
-    ]
+    starts = [round(event.t - START) for event in merged if event.kind == "cycle_start"]
+    assert starts == [0, 0, 10, 10, 20, 20]
 
 
 def event_at(at: float, node: str) -> Event:
