@@ -318,16 +318,13 @@ def test_a_delayed_fault_hits_a_program_that_knows_nothing(spawn: Spawner, progr
     assert rank.wait() == -signal.SIGKILL
 
 
-def test_the_program_sees_itself_as_it_would_without_us(spawn: Spawner, program: Path) -> None:
-    plain = spawn([sys.executable, program, "--flag", "a b"])
-    ours = spawn([sys.executable, "-m", "holdfast.testing", program, "--flag", "a b"])
-    assert (plain.wait(), ours.wait()) == (0, 0)
-    assert ours.out() == plain.out()
-
-
-def test_a_module_too(spawn: Spawner, program: Path) -> None:
-    plain = spawn([sys.executable, "-m", "program", "x"], cwd=program.parent)
-    ours = spawn([sys.executable, "-m", "holdfast.testing", "-m", "program", "x"], cwd=program.parent)
+@pytest.mark.parametrize("words", [["program.py", "--flag", "a b"], ["-m", "program", "x"]])
+def test_the_program_sees_itself_as_it_would_without_us(
+    spawn: Spawner, program: Path, words: list[str]
+) -> None:
+    plain, ours = (
+        spawn([sys.executable, *us, *words], cwd=program.parent) for us in ([], ["-m", "holdfast.testing"])
+    )
     assert (plain.wait(), ours.wait()) == (0, 0)
     assert ours.out() == plain.out()
 
@@ -340,18 +337,22 @@ def test_faults_at_a_step_are_left_to_the_program(spawn: Spawner, program: Path)
     assert "left to the program's own Faults.at_step: kill@step=3" in run.err()
 
 
-@pytest.mark.parametrize("arguments", [[], ["-m"], ["--what"]])
-def test_a_wrong_command_line_is_one_line_and_status_2(spawn: Spawner, arguments: list[str]) -> None:
-    run = spawn([sys.executable, "-m", "holdfast.testing", *arguments])
-    assert run.wait() == 2
-    assert run.err().startswith("usage: ") and run.err().count("\n") == 1
-
-
-def test_a_wrong_fault_is_one_line_and_status_2(spawn: Spawner, program: Path) -> None:
-    run = spawn([sys.executable, "-m", "holdfast.testing", program], env={"HOLDFAST_FAULT": "kil@after=1s"})
-    assert run.wait() == 2
-    assert run.err().startswith("holdfast.testing: error: HOLDFAST_FAULT: ") and run.err().count("\n") == 1
-    assert run.out() == ""
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ([], "usage: "),
+        (["-m"], "usage: "),
+        (["--what"], "usage: "),
+        (["program.py"], "holdfast.testing: error: HOLDFAST_FAULT: "),
+    ],
+)
+def test_a_wrong_command_line_or_fault_is_one_line_and_status_2(
+    spawn: Spawner, program: Path, words: list[str], start: str
+) -> None:
+    command = [sys.executable, "-m", "holdfast.testing", *words]
+    run = spawn(command, cwd=program.parent, env={"HOLDFAST_FAULT": "kil@after=1s"})
+    assert (run.wait(), run.out()) == (2, "")
+    assert run.err().startswith(start) and run.err().count("\n") == 1
 
 
 # -- the page --------------------------------------------------------------------------------------------------
