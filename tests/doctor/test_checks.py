@@ -42,45 +42,42 @@ def expect(finding: Finding, verdict: str, part: str) -> None:
     assert bool(finding.advice) == (verdict != OK)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "verdict", "part"),
-    [
-        (OWN, OK, "3.11.7 (/venv/bin/python)"),
-        (replace(OWN, executable="/venv/bin/python3.11"), OK, ""),
-        (OTHER, NOTE, "3.12.1 (/usr/bin/python3)"),
-        (replace(OTHER, version=(3, 9, 18)), PROBLEM, "is Python 3.9.18, older than 3.10"),
-        (Interpreter("ls", error="it is not a Python"), PROBLEM, "PYTHON_EXEC=ls: it is not a Python"),
-    ],
-)
-def test_check_python(ranks: Interpreter, verdict: str, part: str) -> None:
-    expect(checks.check_python(lambda: OWN, lambda: ranks)[0], verdict, part)
+def python(ranks: Interpreter) -> Finding:
+    return checks.check_python(lambda: OWN, lambda: ranks)[0]
 
 
-def test_check_python_without_program_is_a_problem() -> None:
-    unknown = replace(OWN, executable="")
-    (finding,) = checks.check_python(lambda: unknown, lambda: unknown)
-    expect(finding, PROBLEM, "is not known. Let this user read and run it")
-
-
-@pytest.mark.parametrize(
-    ("version", "verdict", "part"),
-    [
-        ("2.13.1", OK, "2.13.1"),
-        ("2.8.0", OK, ""),
-        ("2.13.0a0+gitabc", OK, ""),
-        ("2.16.0", NOTE, "newer"),
-        ("2.7.1+cu130", PROBLEM, "too old"),
-        ("", PROBLEM, "not installed for /venv/bin/python"),
-    ],
-)
-def test_check_torch(version: str, verdict: str, part: str) -> None:
+def torch(version: str) -> Finding:
     ranks = replace(OWN, torch=version)
-    expect(checks.check_python(lambda: ranks, lambda: ranks)[1], verdict, part)
+    return checks.check_python(lambda: ranks, lambda: ranks)[1]
+
+
+def memory(available: int, cgroup: Limit | None = None) -> Finding:
+    return checks.check_memory(8, lambda: available, lambda: cgroup)
 
 
 @pytest.mark.parametrize(
     ("finding", "verdict", "part"),
     [
+        (python(OWN), OK, "3.11.7 (/venv/bin/python)"),
+        (python(replace(OWN, executable="/venv/bin/python3.11")), OK, ""),
+        (python(OTHER), NOTE, "3.12.1 (/usr/bin/python3)"),
+        (python(replace(OTHER, version=(3, 9, 18))), PROBLEM, "is Python 3.9.18, older than 3.10"),
+        (python(Interpreter("ls", error="no Python")), PROBLEM, "PYTHON_EXEC=ls: no Python"),
+        (torch("2.13.1"), OK, "2.13.1"),
+        (torch("2.8.0"), OK, ""),
+        (torch("2.13.0a0+gitabc"), OK, ""),
+        (torch("2.16.0"), NOTE, "newer"),
+        (torch("2.7.1+cu130"), PROBLEM, "too old"),
+        (torch(""), PROBLEM, "not installed for /venv/bin/python"),
+        (memory(16 * GIB), OK, "16.0 GiB available, 2.0 GiB for each of 8 ranks"),
+        (memory(16 * GIB, Limit("max", 32 * GIB, 0)), OK, "16.0 GiB available, "),
+        (
+            memory(16 * GIB, Limit("max", 4 * GIB, GIB)),
+            NOTE,
+            "3.0 GiB available (by max, 1.0 GiB of 4.0 GiB)",
+        ),
+        (memory(3 * GIB), NOTE, "384.0 MiB for each of 8"),
+        (memory(GIB), PROBLEM, "the kernel will kill ranks"),
         (check_warm_start([ok("torch", "2.13"), note("ptrace", "no", "do")], ""), OK, "yes"),
         (check_warm_start([], "PYTHON_EXEC names another"), NOTE, "ranks start cold: PYTHON_EXEC names"),
         (check_warm_start([NO_TORCH, problem("kernel", "no", "do")], ""), NOTE, "see `torch`; see `kernel`"),
@@ -93,7 +90,7 @@ def test_check_torch(version: str, verdict: str, part: str) -> None:
         (judge(2.0, reason="imports take longer"), NOTE, "no rank can be forked: imports take longer"),
     ],
 )
-def test_check_warm_start_and_trial(finding: Finding, verdict: str, part: str) -> None:
+def test_check_of_several_facts(finding: Finding, verdict: str, part: str) -> None:
     expect(finding, verdict, part)
 
 
@@ -155,18 +152,10 @@ def test_check_of_one_fact(check: Callable[..., Finding], found: Any, verdict: s
     expect(check(lambda *_: found), verdict, part)
 
 
-@pytest.mark.parametrize(
-    ("available", "cgroup", "verdict", "part"),
-    [
-        (16 * GIB, None, OK, "16.0 GiB available, 2.0 GiB for each of 8 ranks"),
-        (16 * GIB, Limit("cgroup memory.max", 32 * GIB, 0), OK, "16.0 GiB available, "),
-        (16 * GIB, Limit("max", 4 * GIB, GIB), NOTE, "3.0 GiB available (by max, 1.0 GiB of 4.0 GiB)"),
-        (3 * GIB, None, NOTE, "384.0 MiB for each of 8"),
-        (GIB, None, PROBLEM, "the kernel will kill ranks"),
-    ],
-)
-def test_check_memory(available: int, cgroup: Limit | None, verdict: str, part: str) -> None:
-    expect(checks.check_memory(8, lambda: available, lambda: cgroup), verdict, part)
+def test_check_python_without_program_is_a_problem() -> None:
+    unknown = replace(OWN, executable="")
+    (finding,) = checks.check_python(lambda: unknown, lambda: unknown)
+    expect(finding, PROBLEM, "is not known. Let this user read and run it")
 
 
 @pytest.mark.parametrize("name", checks.NEEDED)

@@ -149,7 +149,9 @@ def test_a_hung_rank_is_ended_though_nobody_reads_standard_error(spawn: Spawner,
 
 
 def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
-    """One that finished is left alone, and a scheduler's signals do not end the monitor."""
+    """One that finished is left alone, and a scheduler's signals do not end the monitor, which leaves nothing."""
+    folder = Path(os.readlink(path)).parent.parent
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == Path("/dev/shm")
     first = _rank(spawn, path, "beat")
     wait_until(lambda: _admitted(path, first), what="the first rank is known")
     identity = _snapshot(path).identity
@@ -166,15 +168,8 @@ def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitor
     assert hung.wait() == -signal.SIGTERM
     assert server.is_alive() and server.exitcode is None
     assert finished.returncode is None
-
-
-def test_nothing_is_left_after_the_end(path: str) -> None:
-    process = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
-    folder = Path(os.readlink(path)).parent.parent
-    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == Path("/dev/shm")
-    _ended(process)
-    assert process.exitcode == 0
-    assert not os.path.lexists(path) and not folder.exists()
+    _ended(server)
+    assert server.exitcode == 0 and not os.path.lexists(path) and not folder.exists()
 
 
 def test_folder_that_a_cleaner_removes_ends_no_supervision(
