@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,10 @@ from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding
 from holdfast.health.checks import Checks, Wanted
 from holdfast.health.gpus import Reader, judged
 from holdfast.health.kernel_log import KernelLog
-from tests.health.conftest import Facts
 from tests.processes import wait_until
+from tests.straggler.kernels.conftest import build_nvml
+
+Facts = Callable[..., None]
 
 
 def gpu(index: int = 0, **changes: Any) -> dict[str, Any]:
@@ -108,6 +112,37 @@ def test_the_kernels_log_is_read_from_the_last_load_of_the_driver_on(monkeypatch
 
 
 # -- through the process that asks NVML ---------------------------------------------------------------------------
+
+
+HEALTHY = {"SLOWED": 0, "REMAP_PENDING": 0}
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the stand-in of NVIDIA's library."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc: the stand-in of NVML cannot be built")
+    folder = tmp_path_factory.mktemp("nvml")
+    build_nvml(folder)
+    return folder
+
+
+@pytest.fixture
+def facts(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
+    """Set facts of the stand-in other than a healthy GPU's; also for processes that run already."""
+    path = tmp_path / "facts"
+
+    def set_facts(**changes: int) -> None:
+        text = "".join(f"{name}={value}\n" for name, value in {**HEALTHY, **changes}.items())
+        whole = path.with_suffix(".new")
+        whole.write_text(text)
+        whole.rename(path)
+
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
+    monkeypatch.setenv("NVML_INDEX", "0")
+    monkeypatch.setenv("NVML_FACTS", str(path))
+    set_facts()
+    return set_facts
 
 
 @pytest.fixture

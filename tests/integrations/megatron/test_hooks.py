@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import logging
@@ -9,20 +10,75 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
 from holdfast.integrations import megatron
 from holdfast.integrations.megatron import FaultToleranceState, _selection
 from tests.pages import DOCS, block
 from tests.processes import Spawned, Spawner
 
-from .conftest import LIMITS, BridgeState, GlobalState, config_container, fields, train
+LIMITS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
+
+
+@pytest.fixture
+def config() -> FaultToleranceConfig:
+    return FaultToleranceConfig(rank_section_timeouts=dict(LIMITS), rank_out_of_section_timeout=300.0)
+
+
+@dataclass
+class BridgeState:
+    """As `megatron.bridge.training.state.FaultToleranceState`."""
+
+    ft_state_path: str | None = None
+    is_persistent_chkpt_loaded: bool = False
+    is_async_chkpt_enabled: bool = False
+    is_calculating_timeouts: bool = False
+    is_setup_section_open: bool = False
+    seen_checkpoints_cnt: int = 0
+    seen_tr_iters_cnt: int = 0
+    curr_eval_iter_idx: int = 0
+
+
+@dataclass
+class GlobalState:
+    """As `megatron.bridge.training.state.GlobalState`."""
+
+    cfg: Any = None
+    rank_monitor_client: Any = None
+    fault_tolerance_state: Any = field(default_factory=BridgeState)
+
+
+def config_container(save: Path | None, *, learn: bool = True, asynchronous: bool = False) -> Any:
+    return SimpleNamespace(
+        checkpoint=SimpleNamespace(save=save and str(save), async_save=asynchronous),
+        ft=SimpleNamespace(enable_ft_package=True, calc_ft_timeouts=learn, simulate_fault=False),
+    )
+
+
+def train(state: Any, steps: int, *, loaded: bool = False, evaluate: int = 0, saves: int = 1) -> None:
+    """A loop's calls, between `setup` and the end."""
+    if loaded:
+        megatron.on_checkpoint_loaded(False, state)
+    for _ in range(steps):
+        megatron.on_training_step_start(state)
+        megatron.on_training_step_end(state)
+    for _ in range(evaluate):
+        megatron.on_eval_step_start(state)
+        megatron.on_eval_step_end(state)
+    for _ in range(saves):
+        megatron.on_checkpointing_start(state)
+        megatron.on_checkpointing_end(False, state)
+
+
+def fields(state: Any) -> dict[str, Any]:
+    return dataclasses.asdict(state.fault_tolerance_state)
 
 
 def names(board: Board) -> list[str]:
