@@ -71,11 +71,7 @@ def memory(available: int, cgroup: Limit | None = None) -> Finding:
         (torch(""), PROBLEM, "not installed for /venv/bin/python"),
         (memory(16 * GIB), OK, "16.0 GiB available, 2.0 GiB for each of 8 ranks"),
         (memory(16 * GIB, Limit("max", 32 * GIB, 0)), OK, "16.0 GiB available, "),
-        (
-            memory(16 * GIB, Limit("max", 4 * GIB, GIB)),
-            NOTE,
-            "3.0 GiB available (by max, 1.0 GiB of 4.0 GiB)",
-        ),
+        (memory(16 * GIB, Limit("a", 4 * GIB, GIB)), NOTE, "3.0 GiB available (by a, 1.0 GiB of 4.0 GiB)"),
         (memory(3 * GIB), NOTE, "384.0 MiB for each of 8"),
         (memory(GIB), PROBLEM, "the kernel will kill ranks"),
         (check_warm_start([ok("torch", "2.13"), note("ptrace", "no", "do")], ""), OK, "yes"),

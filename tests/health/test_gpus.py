@@ -26,14 +26,8 @@ Facts = Callable[..., None]
 
 def gpu(index: int = 0, **changes: Any) -> dict[str, Any]:
     found = {"index": index, "pci": f"00000000:{0x3B + index:02X}:00.0", "name": "H100", "links": [0, 1, 2]}
-    found |= {
-        "uncorrected": 0,
-        "remap_failed": False,
-        "remap_pending": False,
-        "retire_pending": 0,
-        "slowed": 0,
-    }
-    return found | changes
+    found |= {"remap_failed": False, "remap_pending": False}
+    return found | dict.fromkeys(("uncorrected", "retire_pending", "slowed"), 0) | changes
 
 
 START = [gpu(0), gpu(1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -152,16 +153,14 @@ def test_the_page_has_every_bucket() -> None:
     assert "".join(f"| {name} | {meaning} |\n" for name, meaning in BUCKETS.items()) in page
 
 
-fields = st.sampled_from(
-    ["cycle", "step", "at", "rank", "waited", "steps_most", "ranks", "sections", "counted"]
-)
-values = (
-    st.none() | st.integers(-2, 9) | st.floats() | st.just({"eval": {"seconds": 1e9}}) | st.text(max_size=3)
-)
+names = ["cycle", "step", "at", "rank", "waited", "steps_most", "ranks", "sections", "counted"]
+values = st.none() | st.integers(-2, 9) | st.floats() | st.text(max_size=3)
+values |= st.just({"eval": {"seconds": 1e9}})
+fields = st.dictionaries(st.sampled_from(names), values)
 kinds = st.sampled_from(sorted(KINDS | {"verdict", "rank_exit", "node_lost", "incident", "from_the_future"}))
 times = st.floats(START, START + 1e4), st.floats(0, 1e4)
 nodes = st.sampled_from("ab")
-events = st.lists(st.builds(Event, kinds, *times, nodes, st.dictionaries(fields, values), nodes), max_size=40)
+events = st.lists(st.builds(Event, kinds, *times, nodes, fields, nodes), max_size=40)
 
 
 @given(events)
@@ -169,9 +168,7 @@ def test_buckets_add_up_whatever_the_journal_has(told: list[Event]) -> None:
     found = goodput(told, incidents(told))
     assert sum(found.seconds.values()) == pytest.approx(found.wall, abs=1e-3)
     assert set(found.seconds) == set(BUCKETS)
-    assert all(
-        one.ended <= other.begun for one, other in zip(found.attempts, found.attempts[1:], strict=False)
-    )
+    assert all(one.ended <= other.begun for one, other in pairwise(found.attempts))
     for attempt in found.attempts:
         assert sum(attempt.seconds.values()) == pytest.approx(attempt.ended - attempt.begun, abs=1e-3)
     assert all(seconds >= -1e-6 for seconds in found.seconds.values())
@@ -208,10 +205,8 @@ HERE, GONE = socket.gethostname(), "the job ended without a record at 2027-01-15
 def test_whether_a_launcher_without_an_end_still_runs(
     tmp_path: Path, node: str, change: dict[str, object], end: str, wall: float
 ) -> None:
-    start = {**proc.identity(), "age": 0.0, **change}
-    found = read_job(
-        str(write(trains(Story().tell(0, "run_start", node, **start), 8, 0, 1, node), tmp_path)), START + 500
-    )
+    story = Story().tell(0, "run_start", node, **{**proc.identity(), "age": 0.0, **change})
+    found = read_job(str(write(trains(story, 8, 0, 1, node), tmp_path)), START + 500)
     assert found.ledger and (found.end, found.ledger.wall) == (end, wall)
 
 

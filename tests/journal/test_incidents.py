@@ -31,12 +31,8 @@ def two_nodes() -> Story:
 
 def judged(story: Story, at: float = 5.3, /, **fields: Any) -> Story:
     """The launcher's verdict on cycle 0 after the evidence of all nodes."""
-    usual = {
-        "cause": "exception",
-        "confidence": "high",
-        "culprit_node": "a",
-        "sentence": "Rank 1 raised ValueError.",
-    }
+    usual = {"cause": "exception", "confidence": "high", "culprit_node": "a"}
+    usual["sentence"] = "Rank 1 raised ValueError."
     return story.tell(at, "incident", cycle=0, **{**usual, **fields})
 
 
@@ -117,10 +113,8 @@ def requeued() -> Story:
     """Launchers of several nodes have new names each time."""
     story = Story()
     for life, at in ((1, 0.0), (2, 900.0)):
-        for node, first in (("a", 0), ("b", 2)):
-            story.tell(at, "run_start", f"{node}:{life}", run_id="7").cycle(
-                at + 1, 0, f"{node}:{life}", 2, first
-            )
+        for node, first in ((f"a:{life}", 0), (f"b:{life}", 2)):
+            story.tell(at, "run_start", node, run_id="7").cycle(at + 1, 0, node, 2, first)
     return story.tell(904, "first_step", "a:2", cycle=0, rank=0, step=5)
 
 
@@ -322,9 +316,8 @@ def test_story_has_one_incident(name: str) -> None:
 
 
 QUIET = Story().tell(0, "run_start").cycle(1, 0).exit(9, 0, rank=0, code=0).exit(9, 0, rank=1, code=0)
-STOPPED = (
-    one_cycle().tell(5, "stop", cycle=0).exit(5.1, 0, 0, signal="SIGTERM").exit(5.2, 0, 1, signal="SIGKILL")
-)
+STOPPED = one_cycle().tell(5, "stop", cycle=0).exit(5.1, 0, 0, signal="SIGTERM")
+STOPPED.exit(5.2, 0, 1, signal="SIGKILL")
 
 
 @pytest.mark.parametrize("story", [QUIET.tell(10, "run_end", exit_code=0), STOPPED])

@@ -56,15 +56,11 @@ def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_step_is_a_heartbeat_with_its_number(tmp_path: Path, ranked: Ranked) -> None:
     seen, at = looking_at(ranked())
-    deeds = {
-        "on_step_begin 0": at("before"),
-        "on_step_begin 7": at("after 7"),
-        "on_evaluate 10": at("evaluated"),
-    }
+    deeds = {"on_step_begin 0": at("before"), "on_step_begin 7": at("7"), "on_evaluate 10": at("evaluated")}
     callback = FaultToleranceCallback(False, False)
     trainer(tmp_path, [callback], deeds, eval_steps=10).train()
-    assert [seen["after 7"].step, seen["evaluated"].step] == [7, 10]
-    beats = [seen[name].heartbeat_count for name in ("before", "after 7", "evaluated")]
+    assert [seen["7"].step, seen["evaluated"].step] == [7, 10]
+    beats = [seen[name].heartbeat_count for name in ("before", "7", "evaluated")]
     assert beats[0] < beats[1] < beats[2] - 3  # 4 batches
     assert not callback.is_initialized and Supervision._current is None
 
