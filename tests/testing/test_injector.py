@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 import threading
 import time
@@ -178,14 +177,7 @@ def test_a_broken_environment_is_named(name: str, text: str) -> None:
         JobPlace.from_environ({name: text})
 
 
-# -- SimulatedFaultParams: the documented names and defaults, and the message to the user about a mistake
-
-
-def test_the_documented_signature() -> None:
-    signature = str(inspect.signature(SimulatedFaultParams)).replace("'", "")
-    assert signature == (
-        "(fault_type: str, base_delay: float, rand_delay: float = 0.0, rank_to_fail: int | None = None) -> None"
-    )
+# -- SimulatedFaultParams: the documented arguments and defaults, and the message to the user about a mistake
 
 
 @pytest.mark.parametrize(
@@ -194,6 +186,7 @@ def test_the_documented_signature() -> None:
 def test_every_fault_type_is_a_fault_of_every_cycle(fault_type: str, kind: str) -> None:
     params = SimulatedFaultParams(fault_type, 5, 2.0, 3)
     assert params.to_fault() == Fault(kind, after=5, rand=2.0, rank=3, cycle="each")
+    assert SimulatedFaultParams(fault_type, base_delay=5).to_fault() == Fault(kind, after=5, cycle="each")
 
 
 HUNG = {"fault_type": "rank_hung", "base_delay": 1}
