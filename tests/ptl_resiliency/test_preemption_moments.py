@@ -16,7 +16,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from fsspec.core import url_to_fs
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -66,6 +66,61 @@ def test_it_goes_on_as_if_nothing_had_been(
     missed = int(IS_2_4 and batches == 7)  # by Lightning 2.4, without us as well
     assert first.validations + second.validations == undisturbed.validations - missed
     assert torch.equal(weights(second), weights(undisturbed))
+
+
+class Hooks(pl.Callback):
+    """`seen` has the hooks between epochs, with the steps that were done."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.seen.append(("start", trainer.global_step))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.seen.append(("end", trainer.global_step))
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.seen.append(("all", trainer.global_step))
+
+
+@pytest.mark.parametrize(
+    ("moment", "settings", "again"),
+    [
+        ("train 5", {"val_check_interval": 4}, [("start", 6)]),  # the last step of an epoch
+        ("train 5", {"limit_val_batches": 0}, [("start", 6)]),
+        ("train 11", {"val_check_interval": 4}, []),  # the last of all
+        ("train 8", {"max_steps": 9}, []),  # with a validation due, which no further start would begin
+        ("train 9", {"max_steps": 10}, []),
+        ("validation at 9 batch 1", {"max_steps": 9}, []),
+    ],
+    ids=str,
+)
+def test_after_the_last_step_of_an_epoch_the_hooks_of_its_end_run_first(
+    moment: str, settings: dict[str, Any], again: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """Lightning would run them in no further start. Where an epoch begins, it begins once more."""
+    seen, models, codes = [], [], []
+    for folder, deeds in ((tmp_path / "all", {}), (tmp_path, {moment: term}), (tmp_path, {})):
+        hooks = Hooks()
+        model, code = fit(folder, deeds, callbacks=[hooks], **settings)
+        seen.append(hooks.seen)
+        models.append(model)
+        codes.append(code)
+    undisturbed, first, second = models
+    assert codes == [None, 0, None]
+    assert seen[1] + seen[2][len(again) :] == seen[0] and seen[2][: len(again)] == again
+    assert first.trained + second.trained == undisturbed.trained
+    assert first.validations + second.validations == undisturbed.validations
+    assert torch.equal(weights(second), weights(undisturbed))
+
+
+def test_a_callback_that_saves_at_the_exit_has_the_validation_still_to_come(tmp_path: Path) -> None:
+    fit(tmp_path, {"train 2": term}, callbacks=[OnExceptionCheckpoint(tmp_path, "exit")])
+    (tmp_path / "last.ckpt").unlink()
+    (tmp_path / "exit.ckpt").rename(tmp_path / "last.ckpt")
+    second, _ = fit(tmp_path)
+    assert (len(second.trained), second.validations) == (ALL - 3, 4)
 
 
 @pytest.mark.parametrize("moment", ["fit start", "validation at 0", "validation at 0 batch 1"])

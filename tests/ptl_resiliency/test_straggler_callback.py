@@ -22,6 +22,7 @@ from holdfast.ptl_resiliency import StragglerDetectionCallback
 from holdfast.straggler import Detector
 from holdfast.straggler.session import Session
 from tests.processes import wait_until
+from tests.ptl_resiliency.preempted import fit
 from tests.ptl_resiliency.small import AGAIN, At, Small, Values, keeper, of_csv, of_tensorboard, trainer
 from tests.straggler.conftest import _detector_is_shut_down as _detector_is_shut_down
 
@@ -92,6 +93,14 @@ def test_a_straggler_ends_it_after_a_checkpoint(tmp_path: Path, log: pytest.LogC
     resumed = trainer(tmp_path, callback(), keeper(folder, every_n_epochs=99), max_epochs=3)
     resumed.fit(model := Small(), ckpt_path="last")
     assert len(model.seen) == 60 - 17 + AGAIN
+
+
+def test_a_validation_that_is_due_when_a_straggler_ends_it_is_still_to_come(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"max_epochs": 4, "val_check_interval": 17, "check_val_every_n_epoch": None}
+    stops = callback(gpu_individual_perf_threshold=2.0, stop_if_detected=True, stop_on="scores")
+    first, code = fit(tmp_path, callbacks=[stops], **settings)
+    second, _ = fit(tmp_path, **settings)
+    assert (code, len(first.trained), first.validations, second.validations) == (1, 17, 0, 1)
 
 
 @pytest.mark.parametrize("fails", [False, True])

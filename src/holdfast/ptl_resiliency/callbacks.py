@@ -8,6 +8,7 @@ pickled and copied.
 
 `PreemptionCallback`: at the next boundary on which all ranks agree (after a training batch; under ft_launcher, and with
 one process, also in validations) the ranks save a checkpoint where `fit(ckpt_path="last")` finds it and exit with 0.
+After the last batch of an epoch they do so once its last hooks have run: in a fit that resumes they would not.
 What always holds: a save that fails does not end with code 0. In validate, test and predict, where there is nothing to
 save, it only keeps Lightning's handler, which can deadlock, out of force.
 
@@ -45,10 +46,13 @@ from .framework import (
     TrainerLoggers,
     at_the_end_of_each_loader,
     frameworks,
+    is_last_of_epoch,
     keep_signals_from_lightning,
+    leave_epoch_to_come,
     leave_validation_to_come,
     refuse_untested,
     seeding,
+    steps_are_reached,
     validation_follows,
 )
 from .supervised import SupervisedCallback
@@ -116,6 +120,8 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
 
     place: ClassVar[int] = 20
     _run: StragglerDetection | None = None
+    _validation_follows = False
+    """Of a fit that stops for a straggler."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin, if this is a fit. Raises RuntimeError if the detector is initialised already, and with a
@@ -124,6 +130,7 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
             return
         self._close()  # an earlier fit may have ended without the call that ends this
         refuse_untested()
+        self._validation_follows = False
         self._patches = Patches()
         self._run = StragglerDetection(self._settings, int(trainer.global_rank), "trainer.fit()")
         self._patches.wrap(trainer.strategy, "training_step", _measuring(trainer.strategy))
@@ -138,6 +145,11 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
         if run is not None and run.after_step(self._loggers.of_this_step(trainer)):
             self._stop(trainer, run.log)
 
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The last checkpoint has the validation still to come that follows."""
+        if self._validation_follows:
+            leave_validation_to_come(checkpoint, begun=False)
+
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning tears nothing down after an exception."""
         self._close()
@@ -148,6 +160,7 @@ class StragglerDetectionCallback(StragglerArguments, PlacedCallback):
 
     def _stop(self, trainer: Any, log: logging.Logger) -> NoReturn:
         """The documented end: a last checkpoint, exit code 1."""
+        self._validation_follows = validation_follows(trainer)
         trainer.should_stop = True
         try:
             path = save_last(trainer)
@@ -226,6 +239,11 @@ class PreemptionCallback(PreemptionArguments, PlacedCallback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._fit and self._fit.after_batch():
+            self._fit.stop_after_batch()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._fit and self._fit.stops_between_epochs:
+            self._fit.epoch_begins = True
             self._fit.save_and_exit()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
@@ -237,16 +255,24 @@ class PreemptionCallback(PreemptionArguments, PlacedCallback):
             self._fit.in_validation_at(self._fit.places.after_batch())
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint for a preemption has the validation still to come that was begun, or follows."""
+        """A checkpoint for a preemption has the validation still to come that was begun, or follows, or the epoch."""
         if self._fit and self._fit.validation is not None:
             leave_validation_to_come(checkpoint, begun=self._fit.validation)
+        if self._fit and self._fit.epoch_begins:
+            leave_epoch_to_come(checkpoint)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._fit and self._fit.stops_between_epochs:
+            self._fit.save_and_exit()
         if self._fit:
             self._fit.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._close()
+        """A callback that comes later may save a checkpoint here, so what `on_save_checkpoint` needs stays."""
+        if self._fit:
+            self._fit.close()
+        else:
+            self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._close()
@@ -266,7 +292,11 @@ class PreemptibleFit(Preemption):
         super().__init__(sig, int(trainer.global_rank))
         self.places = ValidationPlaces()
         self.validation: bool | None = None
-        """While the last checkpoint is saved: whether a validation was begun (True) or follows; None: neither."""
+        """Of a fit that stops: whether a validation was begun (True) or follows; None: neither."""
+        self.stops_between_epochs = False
+        """All ranks stop when the epoch has ended, as the hooks of its end would never run in a fit that resumes."""
+        self.epoch_begins = False
+        """They stop where the next one begins."""
         self._trainer = trainer
         self._patches = Patches()
         self._workers = StayingWorkers(self.signals)
@@ -288,22 +318,32 @@ class PreemptibleFit(Preemption):
 
     def in_validation_at(self, place: int) -> None:
         """At this place of a validation. Raises what `save_and_exit` does, if all ranks stop here."""
-        if self.in_validation(place):
-            self.save_and_exit(in_validation=True)
+        if not self.stops_between_epochs and self.in_validation(place):
+            if steps_are_reached(self._trainer):
+                self.stops_between_epochs = True
+            else:
+                self.save_and_exit(validation=True)
 
-    def save_and_exit(self, *, in_validation: bool = False) -> NoReturn:
+    def stop_after_batch(self) -> None:
+        """On all ranks, after the same batch. Raises what `save_and_exit` does, but where the epoch ends first."""
+        trainer = self._trainer
+        follows = validation_follows(trainer)
+        if is_last_of_epoch(trainer) and (steps_are_reached(trainer) or not follows):
+            self.stops_between_epochs = True
+        else:
+            self.save_and_exit(validation=False if follows else None)
+
+    def save_and_exit(self, *, validation: bool | None = None) -> NoReturn:
         """On all ranks, at the same place. Raises SystemExit(0), or what the save raised."""
         trainer = self._trainer
         self.stop(self._last_save)
-        self.validation = in_validation or (False if validation_follows(trainer) else None)
+        self.validation = validation
         trainer.should_stop = True
         try:
             path = save_last(trainer)
         except Exception as error:
             self.failed(trainer.global_step, error)
             raise
-        finally:
-            self.validation = None
         if path is None:
             self.nothing_saved(
                 trainer.global_step, "the trainer has no ModelCheckpoint, or is a fast_dev_run"

@@ -129,6 +129,16 @@ def validation_follows(trainer: Any) -> bool:
     return bool(loop._should_check_val_fx(trainer.fit_loop._data_fetcher))
 
 
+def steps_are_reached(trainer: Any) -> bool:
+    """Whether the trainer's `max_steps` are done: a fit that resumes from here ends at once, without a validation."""
+    return 0 <= int(trainer.max_steps) <= int(trainer.global_step)
+
+
+def is_last_of_epoch(trainer: Any) -> bool:
+    """Whether the training batch that runs is the last one of its epoch, or of the training."""
+    return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached()) or steps_are_reached(trainer)
+
+
 def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None:
     """Change what a checkpoint says of the loops: a fit that resumes from it begins with the validation.
 
@@ -150,6 +160,20 @@ def leave_validation_to_come(checkpoint: dict[str, Any], *, begun: bool) -> None
     for counters, done in ((total, earlier), (current, 0)):
         counters.update(ready=done + 1, started=done + 1, processed=done, completed=done)
     validation["is_last_batch"] = False
+
+
+def leave_epoch_to_come(checkpoint: dict[str, Any]) -> None:
+    """Change what a checkpoint says of the loops: saved where an epoch begins, it has the batches of the one before.
+
+    A fit that resumes would take them for those of the new epoch, and end it after one batch. A checkpoint with other
+    counters is left as it is.
+    """
+    try:
+        batches = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        batches["current"].update(dict.fromkeys(("ready", "started", "processed", "completed"), 0))
+        batches["is_last_batch"] = False
+    except (KeyError, TypeError):
+        return
 
 
 def ended_mid_epoch(trainer: Any) -> bool:

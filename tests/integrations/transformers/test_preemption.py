@@ -113,6 +113,24 @@ def test_an_evaluation_that_was_due_or_cut_short_is_done_in_the_next_start(tmp_p
             assert again.state.best_global_step == alone.state.best_global_step
 
 
+def test_an_epoch_ends_before_the_evaluation_that_is_due_at_its_last_step(tmp_path: Path) -> None:
+    """No further start would call the hooks of its end."""
+    changes = {"eval_steps": 10, "num_train_epochs": 2}
+    ended: list[int] = []
+    stopped = trainer(
+        tmp_path,
+        [PreemptionCallback()],
+        {"on_step_begin 19": term, "on_epoch_end 20": lambda: ended.append(20)},
+        **changes,
+    )
+    with pytest.raises(SystemExit):
+        stopped.train(resume_from_checkpoint=True)
+    assert ended == [20]
+    alone = trainer(tmp_path / "alone", **changes)
+    alone.train()
+    assert metrics(resumed(tmp_path, **changes)) == metrics(alone)
+
+
 @pytest.mark.skipif(IS_4_46, reason="4.46 loses the best step")
 def test_the_best_checkpoint_may_be_that_of_the_last_evaluation_which_was_cut_short(tmp_path: Path) -> None:
     """No other checkpoint follows, with which the trainer would note it."""

@@ -322,7 +322,7 @@ def test_a_trainer_keeps_its_class_and_can_be_pickled(tmp_path: Path) -> None:
         "print([type(each).__name__ for each in made.callback_handler.callbacks], made.state.global_step)"
     )
     command, pickled = [sys.executable, "-c", program], pickle.dumps(made)
-    ended = subprocess.run(command, input=pickled, capture_output=True, timeout=120, check=False)
+    ended = subprocess.run(command, input=pickled, capture_output=True, timeout=600, check=False)
     assert ended.stdout.decode().strip() == "['DefaultFlowCallback', 'PreemptionCallback'] 3", ended.stderr
     assert b"came by add_callback" not in ended.stderr
 

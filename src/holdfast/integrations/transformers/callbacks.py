@@ -221,15 +221,20 @@ class PreemptionCallback(PreemptionArguments, SurroundingCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._run is not None and self._run.after_step():
-            ends_epoch = float(state.epoch or 0).is_integer()
             control.should_training_stop = True
-            # What is due at the epoch's end comes after this; one save is enough.
-            control.should_save = not ends_epoch and not control.should_evaluate
+            if float(state.epoch or 0).is_integer():
+                # What is due at the epoch's end comes after this; one save is enough. An evaluation, which would be
+                # left for the save, comes then, when the hooks of the epoch's end have run.
+                control.should_save = False
+                self._run.evaluates, control.should_evaluate = control.should_evaluate, False
+            else:
+                control.should_save = not control.should_evaluate
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Where the last step of an epoch was the place: after what is due here."""
         if self._run is not None and self._run.stops:
             control.should_training_stop = True
+            control.should_evaluate = control.should_evaluate or self._run.evaluates
             control.should_save = not control.should_evaluate
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -272,6 +277,8 @@ class PreemptibleTraining(Preemption):
         self._workers = StayingWorkers(self.signals)
         self._in_evaluation = 0
         """Batches of the evaluation that runs."""
+        self.evaluates = False
+        """An evaluation was due at the step after which all stop, the last one of its epoch."""
 
     def take_over(self) -> None:
         for name in _LOADER_MAKERS:
