@@ -93,13 +93,6 @@ def deaf_resolver() -> None:
 ROOT = "/sys/fs/cgroup"
 ONE = ("pids/pids.max", "30"), ("memory/memory.limit_in_bytes", "700M")
 TWO = ("pids.max", "30"), ("memory.max", "700M")
-JOIN = """
-import os, sys
-groups, command = sys.argv[1].split(":"), sys.argv[2:]
-for group in groups:
-    open(group + "/cgroup.procs", "w").write("0")
-os.execvp(command[0], command)
-"""
 
 
 def _removed(group: str) -> None:
@@ -116,19 +109,25 @@ def _removed(group: str) -> None:
 
 def small_container() -> None:
     """Control groups of its own: 30 processes, 700 MiB. This process stays and removes them."""
-    own = f"hf-test-{os.getpid()}"
     groups: list[str] = []
+
+    def join() -> None:
+        for group in groups:
+            with open(f"{group}/cgroup.procs", "w") as file:
+                file.write("0")
+
     code = CANNOT
     try:
         for name, value in ONE if os.path.exists(f"{ROOT}/pids") else TWO:
-            group = os.path.join(ROOT, os.path.dirname(name), own)
+            folder, file_name = os.path.split(os.path.join(ROOT, name))
+            group = f"{folder}/hf-test-{os.getpid()}"
             if group not in groups:
                 os.mkdir(group)
                 groups.append(group)
-            with open(os.path.join(group, os.path.basename(name)), "w") as file:
+            with open(f"{group}/{file_name}", "w") as file:
                 file.write(value)
-        code = subprocess.run([sys.executable, "-c", JOIN, ":".join(groups), *sys.argv[2:]]).returncode
-    except OSError as error:
+        code = subprocess.run(sys.argv[2:], preexec_fn=join).returncode
+    except (OSError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
     for group in groups:
         _removed(group)

@@ -8,11 +8,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.doctor import checks, facts, table
+from holdfast.doctor.checks import check_host_name, check_localhost, check_warm_start
 from holdfast.doctor.facts import Folder, Interpreter, Name
 from holdfast.doctor.import_trial import judge
 from holdfast.doctor.table import GIB, MIB, NOTE, OK, PROBLEM, Finding, note, ok, problem
@@ -26,7 +29,12 @@ OTHER = Interpreter("/usr/bin/python3", (3, 12, 1), "/usr", "2.13.0")
 SHM = Folder("/dev/shm", free=GIB, size=GIB)
 FULL = os.strerror(28)
 HOME, SUBSTITUTE = Folder("/home/a/holdfast", free=GIB), Folder("/tmp/holdfast-1", free=GIB)
+BAD = replace(HOME, error="no")
+NO_TORCH = problem("torch", "none", "do")
+SLOWER = "No action needed. Restarts are slower because each rank imports"
+ORPHANS = [(7, "train.py"), (8, "sleep 9")]
 PTRACE = {"ptrace": "Operation not permitted"}
+in_run_directory = partial(checks.check_run_directory, None)
 
 
 def expect(finding: Finding, verdict: str, part: str) -> None:
@@ -34,138 +42,116 @@ def expect(finding: Finding, verdict: str, part: str) -> None:
     assert bool(finding.advice) == (verdict != OK)
 
 
+def python(ranks: Interpreter) -> Finding:
+    return checks.check_python(lambda: OWN, lambda: ranks)[0]
+
+
+def torch(version: str) -> Finding:
+    ranks = replace(OWN, torch=version)
+    return checks.check_python(lambda: ranks, lambda: ranks)[1]
+
+
+def memory(available: int, cgroup: Limit | None = None) -> Finding:
+    return checks.check_memory(8, lambda: available, lambda: cgroup)
+
+
 @pytest.mark.parametrize(
-    ("ranks", "verdict", "part"),
+    ("finding", "verdict", "part"),
     [
-        (OWN, OK, "3.11.7 (/venv/bin/python)"),
-        (replace(OWN, executable="/venv/bin/python3.11"), OK, ""),
-        (OTHER, NOTE, "3.12.1 (/usr/bin/python3)"),
-        (replace(OTHER, version=(3, 9, 18)), PROBLEM, "is Python 3.9.18, older than 3.10"),
-        (Interpreter("ls", error="it is not a Python"), PROBLEM, "PYTHON_EXEC=ls: it is not a Python"),
+        (python(OWN), OK, "3.11.7 (/venv/bin/python)"),
+        (python(replace(OWN, executable="/venv/bin/python3.11")), OK, ""),
+        (python(OTHER), NOTE, "3.12.1 (/usr/bin/python3)"),
+        (python(replace(OTHER, version=(3, 9, 18))), PROBLEM, "is Python 3.9.18, older than 3.10"),
+        (python(Interpreter("ls", error="no Python")), PROBLEM, "PYTHON_EXEC=ls: no Python"),
+        (torch("2.13.1"), OK, "2.13.1"),
+        (torch("2.8.0"), OK, ""),
+        (torch("2.13.0a0+gitabc"), OK, ""),
+        (torch("2.16.0"), NOTE, "newer"),
+        (torch("2.7.1+cu130"), PROBLEM, "too old"),
+        (torch(""), PROBLEM, "not installed for /venv/bin/python"),
+        (memory(16 * GIB), OK, "16.0 GiB available, 2.0 GiB for each of 8 ranks"),
+        (memory(16 * GIB, Limit("max", 32 * GIB, 0)), OK, "16.0 GiB available, "),
+        (memory(16 * GIB, Limit("a", 4 * GIB, GIB)), NOTE, "3.0 GiB available (by a, 1.0 GiB of 4.0 GiB)"),
+        (memory(3 * GIB), NOTE, "384.0 MiB for each of 8"),
+        (memory(GIB), PROBLEM, "the kernel will kill ranks"),
+        (check_warm_start([ok("torch", "2.13"), note("ptrace", "no", "do")], ""), OK, "yes"),
+        (check_warm_start([], "PYTHON_EXEC names another"), NOTE, "ranks start cold: PYTHON_EXEC names"),
+        (check_warm_start([NO_TORCH, problem("kernel", "no", "do")], ""), NOTE, "see `torch`; see `kernel`"),
+        (check_warm_start([problem("python", "none", "do")], ""), NOTE, "see `python`"),
+        (check_warm_start([note("trial", "x", "do")], ""), NOTE, f"{SLOWER} torch itself"),
+        (judge(2.0, 0.02), OK, "imported in 2.0 s, a rank forked in 20 ms"),
+        (judge(2.0, 0.02, missing={"apex": "no module"}), PROBLEM, "cannot be imported: apex (no module)"),
+        (judge(2.0, 0.02, refused={"p.x": "it starts a thread"}), NOTE, f"{SLOWER} p.x itself"),
+        (judge(2.0, 0.02, hides=["yaml"]), NOTE, "hides the installed yaml"),
+        (judge(2.0, reason="imports take longer"), NOTE, "no rank can be forked: imports take longer"),
     ],
 )
-def test_check_python(ranks: Interpreter, verdict: str, part: str) -> None:
-    expect(checks.check_python(lambda: OWN, lambda: ranks)[0], verdict, part)
+def test_check_of_several_facts(finding: Finding, verdict: str, part: str) -> None:
+    expect(finding, verdict, part)
+
+
+def processes(left: int) -> list[Limit]:
+    return [Limit("RLIMIT_NPROC", 10**6, 0), Limit("cgroup pids.max", 2000, 2000 - left)]
+
+
+def room(left: int) -> str:
+    return f"room for {left} more processes and threads (cgroup pids.max: {2000 - left} of 2000)"
+
+
+@pytest.mark.parametrize(
+    ("check", "found", "verdict", "part"),
+    [
+        (partial(checks.check_shm, 8), SHM, OK, "1.0 GiB free of 1.0 GiB, writable"),
+        (partial(checks.check_shm, 1), replace(SHM, free=64 * MIB, size=64 * MIB), NOTE, "bus error"),
+        (partial(checks.check_shm, 1), replace(SHM, filesystem="ext4"), NOTE, "is ext4: a heartbeat"),
+        (partial(checks.check_shm, 1), replace(SHM, error="no"), PROBLEM, "/dev/shm: no;"),
+        (partial(checks.check_processes, 64), [], OK, "no limit"),
+        (partial(checks.check_processes, 1), processes(1000), OK, room(1000)),
+        (partial(checks.check_processes, 8), processes(1000), OK, room(1000)),
+        (partial(checks.check_processes, 8), processes(500), NOTE, room(500)),
+        (partial(checks.check_processes, 8), processes(88), NOTE, room(88)),
+        (partial(checks.check_processes, 8), processes(87), PROBLEM, room(87)),
+        (partial(checks.check_processes, 1), processes(31), PROBLEM, room(31)),
+        (partial(checks.check_open_files, 64), (None, None), OK, "no limit"),
+        (partial(checks.check_open_files, 8), (1024, 4096), OK, ""),
+        (partial(checks.check_open_files, 8), (256, 4096), NOTE, "ulimit -n 4096"),
+        (partial(checks.check_open_files, 8), (256, 1 << 30), NOTE, "ulimit -n 65536"),
+        (partial(checks.check_open_files, 64), (1024, 4096), PROBLEM, "ulimit -n 4096"),
+        (partial(checks.check_open_files, 8), (100, 100), PROBLEM, "Raise the hard limit"),
+        (check_localhost, Name("localhost", ["127.0.0.1"]), OK, "resolves to 127.0.0.1"),
+        (check_localhost, Name("localhost", ["::1", "127.0.0.1"]), OK, ""),
+        (check_localhost, Name("localhost", error="unknown"), PROBLEM, "does not resolve: unknown"),
+        (check_localhost, Name("localhost", ["10.0.0.7"]), PROBLEM, "10.0.0.7 is not the loopback of this"),
+        (check_localhost, Name("localhost", ["::1"], ["::1"]), PROBLEM, "where this machine cannot listen"),
+        (check_localhost, Name("localhost", ["::1", "127.0.0.1"], ["::1"]), NOTE, "fails once"),
+        (check_host_name, Name("gpu-1", ["10.0.0.7"]), OK, "'gpu-1' resolves to 10.0.0.7"),
+        (check_host_name, Name("gpu-1", ["fe80::1%eth0"]), OK, ""),
+        (check_host_name, Name("gpu-1", ["127.0.1.1"]), NOTE, "a loopback address"),
+        (check_host_name, Name("gpu-1", ["127.0.1.1", "10.0.0.7"]), OK, ""),
+        (check_host_name, Name("gpu-1", error="unknown"), NOTE, "gloo uses the loopback"),
+        (check_host_name, Name("gpu-1", ["1.1.1.9"], ["1.1.1.9"]), NOTE, "1.1.1.9 is not an address of"),
+        (checks.check_loopback, "", OK, "127.0.0.1"),
+        (checks.check_loopback, "Network is unreachable", PROBLEM, "Network is unreachable"),
+        (checks.check_boards, ([], 1), OK, "none; running jobs of this user: 1"),
+        (checks.check_boards, (["/a", "/b"], 0), NOTE, "2 directories of killed launchers: /a, /b"),
+        (checks.check_orphans, [], OK, "none"),
+        (checks.check_orphans, ORPHANS, PROBLEM, "2 processes of dead jobs: 7 (train.py), 8 (sleep 9)"),
+        (checks.check_orphans, ORPHANS, PROBLEM, "kill 7 8"),
+        (in_run_directory, [HOME, SUBSTITUTE], OK, "/home/a/holdfast: writable, 1.0 GiB free"),
+        (in_run_directory, [replace(HOME, free=MIB), SUBSTITUTE], NOTE, "Free some space"),
+        (in_run_directory, [BAD, SUBSTITUTE], NOTE, "journals go to /tmp/holdfast-1"),
+        (in_run_directory, [BAD, replace(SUBSTITUTE, error="not either")], PROBLEM, "not either"),
+        (in_run_directory, [BAD], PROBLEM, "ft_launcher will not start"),
+    ],
+)
+def test_check_of_one_fact(check: Callable[..., Finding], found: Any, verdict: str, part: str) -> None:
+    expect(check(lambda *_: found), verdict, part)
 
 
 def test_check_python_without_program_is_a_problem() -> None:
     unknown = replace(OWN, executable="")
     (finding,) = checks.check_python(lambda: unknown, lambda: unknown)
     expect(finding, PROBLEM, "is not known. Let this user read and run it")
-
-
-@pytest.mark.parametrize(
-    ("version", "verdict", "part"),
-    [
-        ("2.13.1", OK, "2.13.1"),
-        ("2.8.0", OK, ""),
-        ("2.13.0a0+gitabc", OK, ""),
-        ("2.16.0", NOTE, "newer"),
-        ("2.7.1+cu130", PROBLEM, "too old"),
-        ("", PROBLEM, "not installed for /venv/bin/python"),
-    ],
-)
-def test_check_torch(version: str, verdict: str, part: str) -> None:
-    ranks = replace(OWN, torch=version)
-    expect(checks.check_python(lambda: ranks, lambda: ranks)[1], verdict, part)
-
-
-@pytest.mark.parametrize(
-    ("found", "cold", "verdict", "part"),
-    [
-        ([ok("torch", "2.13"), note("ptrace", "no", "do")], "", OK, "yes"),
-        ([], "PYTHON_EXEC names another Python", NOTE, "ranks start cold: PYTHON_EXEC names"),
-        (
-            [problem("torch", "none", "do"), problem("kernel", "no", "do")],
-            "",
-            NOTE,
-            "see `torch`; see `kernel`",
-        ),
-        ([problem("python", "none", "do")], "", NOTE, "see `python`"),
-        ([note("trial", "x", "do")], "", NOTE, "No action needed. Restarts are slower because each rank"),
-    ],
-)
-def test_check_warm_start(found: list[Finding], cold: str, verdict: str, part: str) -> None:
-    expect(checks.check_warm_start(found, cold), verdict, part)
-
-
-@pytest.mark.parametrize(
-    ("finding", "verdict", "part"),
-    [
-        (judge(2.0, 0.02), OK, "imported in 2.0 s, a rank forked in 20 ms"),
-        (judge(2.0, 0.02, missing={"apex": "no module"}), PROBLEM, "cannot be imported: apex (no module)"),
-        (
-            judge(2.0, 0.02, refused={"p.x": "it starts a thread"}),
-            NOTE,
-            "because each rank imports p.x itself",
-        ),
-        (judge(2.0, 0.02, hides=["yaml"]), NOTE, "hides the installed yaml"),
-        (judge(2.0, reason="imports take longer"), NOTE, "no rank can be forked: imports take longer"),
-    ],
-)
-def test_check_trial(finding: Finding, verdict: str, part: str) -> None:
-    expect(finding, verdict, part)
-
-
-@pytest.mark.parametrize(
-    ("found", "nproc", "verdict", "part"),
-    [
-        (SHM, 8, OK, "1.0 GiB free of 1.0 GiB, writable"),
-        (replace(SHM, free=64 * MIB, size=64 * MIB), 1, NOTE, "bus error"),
-        (replace(SHM, filesystem="ext4"), 1, NOTE, "it is ext4: a heartbeat may wait for a disk"),
-        (Folder("/dev/shm", "Permission denied"), 1, PROBLEM, "/dev/shm: Permission denied;"),
-    ],
-)
-def test_check_shm(found: Folder, nproc: int, verdict: str, part: str) -> None:
-    expect(checks.check_shm(nproc, lambda _: found), verdict, part)
-
-
-@pytest.mark.parametrize(
-    ("available", "cgroup", "verdict", "part"),
-    [
-        (16 * GIB, None, OK, "16.0 GiB available, 2.0 GiB for each of 8 ranks"),
-        (16 * GIB, Limit("cgroup memory.max", 32 * GIB, 0), OK, "16.0 GiB available, "),
-        (
-            16 * GIB,
-            Limit("cgroup memory.max", 4 * GIB, GIB),
-            NOTE,
-            "3.0 GiB available (by cgroup memory.max, 1.0 GiB of 4.0 GiB), 384.0 MiB for each of 8",
-        ),
-        (GIB, None, PROBLEM, "the kernel will kill ranks"),
-    ],
-)
-def test_check_memory(available: int, cgroup: Limit | None, verdict: str, part: str) -> None:
-    expect(checks.check_memory(8, lambda: available, lambda: cgroup), verdict, part)
-
-
-@pytest.mark.parametrize(
-    ("left", "nproc", "verdict"),
-    [(1000, 1, OK), (1000, 8, OK), (500, 8, NOTE), (87, 8, PROBLEM), (88, 8, NOTE), (31, 1, PROBLEM)],
-)
-def test_check_processes(left: int, nproc: int, verdict: str) -> None:
-    limits = [Limit("RLIMIT_NPROC", 10**6, 0), Limit("cgroup pids.max", 2000, 2000 - left)]
-    part = f"room for {left} more processes and threads (cgroup pids.max: {2000 - left} of 2000)"
-    expect(checks.check_processes(nproc, lambda: limits), verdict, part)
-
-
-def test_check_processes_without_limit_is_ok() -> None:
-    expect(checks.check_processes(64, list), OK, "no limit")
-    assert Limit("RLIMIT_NPROC", 10, 12).left == 0
-
-
-@pytest.mark.parametrize(
-    ("soft", "hard", "nproc", "verdict", "part"),
-    [
-        (None, None, 64, OK, "no limit"),
-        (1024, 4096, 8, OK, ""),
-        (256, 4096, 8, NOTE, "ulimit -n 4096"),
-        (256, 1 << 30, 8, NOTE, "ulimit -n 65536"),
-        (1024, 4096, 64, PROBLEM, "ulimit -n 4096"),
-        (100, 100, 8, PROBLEM, "Raise the hard limit"),
-    ],
-)
-def test_check_open_files(soft: int | None, hard: int | None, nproc: int, verdict: str, part: str) -> None:
-    expect(checks.check_open_files(nproc, lambda: (soft, hard)), verdict, part)
 
 
 @pytest.mark.parametrize("name", checks.NEEDED)
@@ -212,71 +198,6 @@ def test_check_ptrace(
 def test_check_interfaces(variable: str, value: str, verdict: str) -> None:
     (finding,) = checks.check_interfaces(lambda: {variable: value}, lambda: ["lo", "eth0"])
     expect(finding, verdict, f"{variable}={value}")
-
-
-@pytest.mark.parametrize(
-    ("found", "verdict", "part"),
-    [
-        (Name("localhost", ["127.0.0.1"]), OK, "resolves to 127.0.0.1"),
-        (Name("localhost", ["::1", "127.0.0.1"]), OK, ""),
-        (Name("localhost", error="Name or service not known"), PROBLEM, "does not resolve: Name or"),
-        (Name("localhost", ["10.0.0.7"]), PROBLEM, "10.0.0.7 is not the loopback of this machine"),
-        (Name("localhost", ["::1"], ["::1"]), PROBLEM, "where this machine cannot listen"),
-        (
-            Name("localhost", ["::1", "127.0.0.1"], ["::1"]),
-            NOTE,
-            "every connection attempt fails once before falling back",
-        ),
-    ],
-)
-def test_check_localhost(found: Name, verdict: str, part: str) -> None:
-    expect(checks.check_localhost(lambda: found), verdict, part)
-
-
-@pytest.mark.parametrize(
-    ("found", "verdict", "part"),
-    [
-        (Name("gpu-1", ["10.0.0.7"]), OK, "'gpu-1' resolves to 10.0.0.7"),
-        (Name("gpu-1", ["fe80::1%eth0"]), OK, ""),
-        (Name("gpu-1", ["127.0.1.1"]), NOTE, "a loopback address"),
-        (Name("gpu-1", ["127.0.1.1", "10.0.0.7"]), OK, ""),
-        (Name("gpu-1", error="Name or service not known"), NOTE, "gloo uses the loopback"),
-        (Name("gpu-1", ["192.0.2.9"], ["192.0.2.9"]), NOTE, "192.0.2.9 is not an address of this machine"),
-    ],
-)
-def test_check_host_name(found: Name, verdict: str, part: str) -> None:
-    expect(checks.check_host_name(lambda: found), verdict, part)
-
-
-def test_check_loopback() -> None:
-    expect(checks.check_loopback(lambda: ""), OK, "127.0.0.1")
-    expect(checks.check_loopback(lambda: "Network is unreachable"), PROBLEM, "Network is unreachable")
-
-
-def test_check_boards_and_orphans() -> None:
-    expect(checks.check_boards(lambda: ([], 1)), OK, "none; running jobs of this user: 1")
-    dead = ["/dev/shm/holdfast-a", "/dev/shm/holdfast-b"]
-    expect(
-        checks.check_boards(lambda: (dead, 0)), NOTE, "2 directories of killed launchers: " + ", ".join(dead)
-    )
-    expect(checks.check_orphans(list), OK, "none")
-    orphans = checks.check_orphans(lambda: [(7, "python train.py"), (8, "sleep 9")])
-    expect(orphans, PROBLEM, "2 processes of dead jobs: 7 (python train.py), 8 (sleep 9)")
-    assert orphans.advice.endswith("kill 7 8")
-
-
-@pytest.mark.parametrize(
-    ("folders", "verdict", "part"),
-    [
-        ([HOME, SUBSTITUTE], OK, "/home/a/holdfast: writable, 1.0 GiB free"),
-        ([replace(HOME, free=MIB), SUBSTITUTE], NOTE, "Free some space"),
-        ([replace(HOME, error="no"), SUBSTITUTE], NOTE, "journals go to /tmp/holdfast-1"),
-        ([replace(HOME, error="no"), replace(SUBSTITUTE, error="not either")], PROBLEM, "not either"),
-        ([replace(HOME, error="no")], PROBLEM, "ft_launcher will not start"),
-    ],
-)
-def test_check_run_directory(folders: list[Folder], verdict: str, part: str) -> None:
-    expect(checks.check_run_directory(None, lambda _: folders), verdict, part)
 
 
 def test_checks_that_block_or_fail_become_notes() -> None:

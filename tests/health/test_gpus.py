@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,20 +18,16 @@ from holdfast.health import ABSENT, GOOD, SICK, WARNING, Finding
 from holdfast.health.checks import Checks, Wanted
 from holdfast.health.gpus import Reader, judged
 from holdfast.health.kernel_log import KernelLog
-from tests.health.conftest import Facts
 from tests.processes import wait_until
+from tests.straggler.kernels.conftest import build_nvml
+
+Facts = Callable[..., None]
 
 
 def gpu(index: int = 0, **changes: Any) -> dict[str, Any]:
     found = {"index": index, "pci": f"00000000:{0x3B + index:02X}:00.0", "name": "H100", "links": [0, 1, 2]}
-    healthy = {
-        "uncorrected": 0,
-        "remap_failed": False,
-        "remap_pending": False,
-        "retire_pending": 0,
-        "slowed": 0,
-    }
-    return found | healthy | changes
+    found |= {"remap_failed": False, "remap_pending": False}
+    return found | dict.fromkeys(("uncorrected", "retire_pending", "slowed"), 0) | changes
 
 
 START = [gpu(0), gpu(1)]
@@ -50,40 +48,25 @@ def test_healthy_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("start", "change", "text"),
     [
-        ({"uncorrected": 2}, "GPU 1 (H100) has had 2 uncorrectable memory errors since the start"),
-        (
-            {"remap_failed": True},
-            "GPU 1 (H100) could not remap a broken row of its memory and must be replaced",
-        ),
-        ({"links": [0]}, "GPU 1 (H100): NVLink 1, 2 is down"),
-        ({"lost": "GPU is lost"}, "GPU 1 (H100) cannot be asked: GPU is lost"),
+        (START, {"uncorrected": 2}, " has had 2 uncorrectable memory errors since the start"),
+        (START, {"remap_failed": True}, " could not remap a broken row of its memory and must be replaced"),
+        (START, {"links": [0]}, ": NVLink 1, 2 is down"),
+        (START, {"lost": "GPU is lost"}, " cannot be asked: GPU is lost"),
+        (None, {"uncorrected": 2}, " has had 2 uncorrectable memory errors since its driver was loaded"),
+        (None, {"remap_pending": True}, " has remapped rows of memory that wait for a reset of the GPU"),
+        (None, {"retire_pending": 1}, " has retired pages of memory that wait for a reset of the GPU"),
+        (None, {"links": [0]}, " has 1 NVLinks, and others have 3"),
     ],
 )
-def test_hardware(change: dict[str, Any], text: str) -> None:
-    (finding,) = found(gpu(0), gpu(1, **change))
-    assert (finding.verdict, finding.text, finding.is_hardware) == (SICK, text, True)
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (
-            {"uncorrected": 2},
-            "GPU 1 (H100) has had 2 uncorrectable memory errors since its driver was loaded",
-        ),
-        (
-            {"remap_pending": True},
-            "GPU 1 (H100) has remapped rows of memory that wait for a reset of the GPU",
-        ),
-        ({"retire_pending": 1}, "GPU 1 (H100) has retired pages of memory that wait for a reset of the GPU"),
-        ({"links": [0]}, "GPU 1 (H100) has 1 NVLinks, and others have 3"),
-    ],
-)
-def test_what_was_so_before_the_job_is_a_warning(change: dict[str, Any], text: str) -> None:
-    (finding,) = found(gpu(0), gpu(1, **change), start=None)
-    assert (finding.verdict, finding.text, finding.is_hardware) == (WARNING, text, False)
+def test_hardware_is_sick_and_what_was_so_before_the_job_a_warning(
+    start: Any, change: dict[str, Any], text: str
+) -> None:
+    (finding,) = found(gpu(0), gpu(1, **change), start=start)
+    verdict = SICK if start else WARNING
+    assert (finding.verdict, finding.text) == (verdict, f"GPU 1 (H100){text}")
+    assert finding.is_hardware == (start is START)
 
 
 @pytest.mark.parametrize(("bit", "why"), [(0x40, "too hot"), (0x80, "power brake")])
@@ -101,9 +84,8 @@ def test_unknown_facts_are_named() -> None:
 def test_xids_of_hardware_count_and_those_of_programs_do_not() -> None:
     line = "NVRM: Xid (PCI:0000:3c:00): {}, pid=71, name=python"
     (finding,) = found(*START, xids=(line.format(79), line.format(31), line.format(79)))
-    assert (
-        finding.text == "GPU 1: Xid 79, the GPU has fallen off the bus (kernel log)" and finding.is_hardware
-    )
+    assert finding.text == "GPU 1: Xid 79, the GPU has fallen off the bus (kernel log)"
+    assert finding.is_hardware
     (finding,) = found(*START, xids=(line.format(79),), before=(line.format(79),))
     assert finding.verdict == WARNING and finding.text.endswith("(kernel log), before the job began")
     other = "NVRM: Xid (PCI:0000:aa:00): 79, pid=71"
@@ -124,6 +106,37 @@ def test_the_kernels_log_is_read_from_the_last_load_of_the_driver_on(monkeypatch
 
 
 # -- through the process that asks NVML ---------------------------------------------------------------------------
+
+
+HEALTHY = {"SLOWED": 0, "REMAP_PENDING": 0}
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the stand-in of NVIDIA's library."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc: the stand-in of NVML cannot be built")
+    folder = tmp_path_factory.mktemp("nvml")
+    build_nvml(folder)
+    return folder
+
+
+@pytest.fixture
+def facts(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
+    """Set facts of the stand-in other than a healthy GPU's; also for processes that run already."""
+    path = tmp_path / "facts"
+
+    def set_facts(**changes: int) -> None:
+        text = "".join(f"{name}={value}\n" for name, value in {**HEALTHY, **changes}.items())
+        whole = path.with_suffix(".new")
+        whole.write_text(text)
+        whole.rename(path)
+
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
+    monkeypatch.setenv("NVML_INDEX", "0")
+    monkeypatch.setenv("NVML_FACTS", str(path))
+    set_facts()
+    return set_facts
 
 
 @pytest.fixture
@@ -170,11 +183,10 @@ def test_a_driver_that_hangs_is_a_finding_and_delays_nothing(
     checks = Checks(Wanted(driver="/dev/nvidiactl", seconds=0.1))
     hangs = "the NVIDIA driver: no answer within 0.4 s"
     (finding,) = gpus_of(checks)
-    expected = [
+    assert (finding.verdict, finding.text) in [
         (WARNING, "not checked: no answer within 0.1 s"),
-        (SICK, hangs),
-    ]  # the latter where this had no core
-    assert (finding.verdict, finding.text) in expected
+        (SICK, hangs),  # where this had no core
+    ]
     found = wait_until(lambda: [each for each in gpus_of(checks) if each.verdict == SICK], what="it hangs")
     assert found[0].text == hangs
     assert gpus_of(checks) == found

@@ -28,9 +28,8 @@ class Story:
         """A cycle begins with this node's ranks."""
         self.tell(at, "cycle_start", node, cycle=number, world_size=ranks)
         for rank in range(first, first + ranks):
-            self.tell(
-                at + 0.1, "rank_start", node, cycle=number, rank=rank, local_rank=rank, pid=pid(number, rank)
-            )
+            fields = {"rank": rank, "local_rank": rank, "pid": pid(number, rank)}
+            self.tell(at + 0.1, "rank_start", node, cycle=number, **fields)
         return self
 
     def exit(

@@ -118,7 +118,9 @@ def test_a_filesystem_that_does_not_answer_is_refused(
     monkeypatch.setattr(run_dir, "_prepare", lambda place: os.read(reading, 1))
     assert "its filesystem has not answered for 0.05 s" in refusal(tmp_path / "run")
     os.close(writing)  # lets the thread go
-    run_dir_threads_end()
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-in-time":
+            thread.join(10)
     os.close(reading)
 
 
@@ -148,10 +150,8 @@ def test_without_a_home_it_is_a_private_place_in_the_temporary_directory(shared:
     assert place == str(shared / f"holdfast-{os.geteuid()}" / "job") == os.path.join(fallback_folder(), "job")
     for level in (Path(place), Path(place).parent):
         assert stat.S_IMODE(level.stat().st_mode) == 0o700
-    assert (
-        line.startswith("run directory ") and "there is no home folder" in line and f"is in {place}" in line
-    )
-    assert "--ft-run-dir" in line
+    assert line.startswith("run directory ") and "--ft-run-dir" in line
+    assert "there is no home folder" in line and f"is in {place}" in line
     assert not Path(os.environ["HOME"]).exists()
     assert fallen_back()[0] == place  # and is used again
 
@@ -179,13 +179,14 @@ def test_what_others_planted_is_refused_on_both_levels(
         place.symlink_to(tmp_path)
     elif planted == "a file":
         place.touch()
-    else:
+    elif planted == "open to all":
         place.mkdir()
-        place.chmod(0o777 if planted == "open to all" else 0o700)
-        if planted == "another user's":
-            if os.geteuid():
-                pytest.skip("only root can give a directory to another user")
-            os.chown(place, 65534, 65534)
+        place.chmod(0o777)
+    elif os.geteuid():
+        pytest.skip("only root can give a directory to another user")
+    else:
+        place.mkdir(0o700)
+        os.chown(place, 65534, 65534)
     with pytest.raises(RunDirError) as caught:
         prepare_run_dir(None, "job", pytest.fail)
     line = str(caught.value)
@@ -202,15 +203,9 @@ def test_a_temporary_directory_in_which_others_can_rename_is_refused(shared: Pat
 def test_no_temporary_directory_either_is_one_line(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/1/none")
     with pytest.raises(
-        RunDirError, match=r"there is no home folder .*; and .*No such file or directory. Give --ft-run"
+        RunDirError, match=r"no home folder .*; and .*No such file or directory. Give --ft-run"
     ):
         prepare_run_dir(None, "job", pytest.fail)
-
-
-def run_dir_threads_end() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "holdfast-in-time":
-            thread.join(10)
 
 
 # -- two launchers in one directory ----------------------------------------------------------------------------

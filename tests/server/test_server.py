@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,6 @@ monitor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(**json.loads(
 print("monitor", monitor.pid, flush=True)
 time.sleep(600)
 """
-
 _LIMITS: dict[str, Any] = {
     "rank_heartbeat_timeout": 30.0,
     "rank_section_timeouts": {"data loading": 0.5},
@@ -80,23 +80,30 @@ def server(path: str) -> Iterator[RankMonitorProcess]:
     config = FaultToleranceConfig.from_kwargs(**_LIMITS)
     process = RankMonitorServer.run_in_subprocess(config, path, is_restarter_logger=False, mp_ctx=None)
     yield process
-    process.terminate()
-    process.join(30)
-    assert not process.is_alive()
+    _ended(process)
 
 
 def _rank(spawn: Spawner, path: str, what: str) -> Spawned:
+    assert FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR == "FT_RANK_MONITOR_IPC_SOCKET"
     env = {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: path, "RANK": "5", "LOCAL_RANK": "1"}
     rank = spawn.python(_RANK, what, env=env)
     rank.wait_for(r"^\{")
     return rank
 
 
-def _starter(spawn: Spawner, path: str) -> Spawned:
-    """A process that starts a monitor, whose lines are in its output."""
-    starter = spawn.python(_STARTER, path, json.dumps(_LIMITS))
-    starter.wait_for("^monitor")
-    return starter
+def _starter(spawn: Spawner, path: str, into: Sequence[str] = (), **limits: Any) -> tuple[Spawned, int]:
+    """A process that starts a monitor, whose lines are in its output; and the monitor's pid."""
+    starter = spawn([*into, sys.executable, "-c", _STARTER, path, json.dumps(limits or _LIMITS)])
+    started = starter.wait_for(r"^monitor (\d+)$")
+    assert isinstance(started, re.Match)
+    return starter, int(started[1])
+
+
+def _ended(*processes: RankMonitorProcess) -> None:
+    for process in processes:
+        process.terminate()
+        process.join(30)
+        assert not process.is_alive()
 
 
 def _snapshot(path: str) -> Snapshot:
@@ -112,7 +119,7 @@ def _admitted(path: str, rank: Spawned) -> bool:
 
 
 def test_a_hung_rank_is_ended_and_explained(spawn: Spawner, path: str) -> None:
-    starter = _starter(spawn, path)
+    starter, _ = _starter(spawn, path)
     rank = _rank(spawn, path, "hang")
     assert rank.out().strip() == '{"data loading": 0.5}', "the rank got other settings"
     assert rank.wait() == -signal.SIGTERM
@@ -124,9 +131,7 @@ def test_a_hung_rank_is_ended_and_explained(spawn: Spawner, path: str) -> None:
 
 def test_first_steps_of_a_rank_may_take_longer(spawn: Spawner, path: str) -> None:
     """`num_warmup_iterations`: the first step takes three times the timeout, and the second one is a hang."""
-    settings = {"rank_section_timeouts": {"step": 0.5}, "num_warmup_iterations": 1}
-    starter = spawn.python(_STARTER, path, json.dumps(settings))
-    starter.wait_for("^monitor")
+    starter, _ = _starter(spawn, path, rank_section_timeouts={"step": 0.5}, num_warmup_iterations=1)
     rank = _rank(spawn, path, "slow second step")
     assert rank.wait() == -signal.SIGKILL
     starter.wait_for(r"Section 'step' did not end\. Waited \d+\.\d+ seconds\. Timeout 0\.5 s\.")
@@ -136,8 +141,7 @@ def test_first_steps_of_a_rank_may_take_longer(spawn: Spawner, path: str) -> Non
 def test_a_hung_rank_is_ended_though_nobody_reads_standard_error(spawn: Spawner, path: str) -> None:
     reader, writer = full_pipe()
     into = ["bash", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{writer}', "bash"]
-    starter = spawn([*into, sys.executable, "-c", _STARTER, path, json.dumps(_LIMITS)])
-    starter.wait_for("^monitor")
+    starter, _ = _starter(spawn, path, into)
     assert _rank(spawn, path, "hang").wait() == -signal.SIGTERM
     starter.kill()
     for end in (reader, writer):
@@ -145,7 +149,9 @@ def test_a_hung_rank_is_ended_though_nobody_reads_standard_error(spawn: Spawner,
 
 
 def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitorProcess, path: str) -> None:
-    """One that finished is left alone, and a scheduler's signals do not end the monitor."""
+    """One that finished is left alone, and a scheduler's signals do not end the monitor, which leaves nothing."""
+    folder = Path(os.readlink(path)).parent.parent
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == Path("/dev/shm")
     first = _rank(spawn, path, "beat")
     wait_until(lambda: _admitted(path, first), what="the first rank is known")
     identity = _snapshot(path).identity
@@ -162,16 +168,8 @@ def test_one_monitor_serves_successive_ranks(spawn: Spawner, server: RankMonitor
     assert hung.wait() == -signal.SIGTERM
     assert server.is_alive() and server.exitcode is None
     assert finished.returncode is None
-
-
-def test_nothing_is_left_after_the_end(path: str) -> None:
-    process = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
-    folder = Path(os.readlink(path)).parent.parent
-    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == Path("/dev/shm")
-    process.terminate()
-    process.join(30)
-    assert process.exitcode == 0
-    assert not os.path.lexists(path) and not folder.exists()
+    _ended(server)
+    assert server.exitcode == 0 and not os.path.lexists(path) and not folder.exists()
 
 
 def test_folder_that_a_cleaner_removes_ends_no_supervision(
@@ -191,8 +189,7 @@ def test_folder_that_a_cleaner_removes_ends_no_supervision(
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_its_starter(spawn: Spawner, path: str, how: int) -> None:
-    starter = _starter(spawn, path)
-    pid = int(starter.wait_for(r"^monitor (\d+)$").group(1))  # type: ignore[union-attr]
+    starter, pid = _starter(spawn, path)
     rank = _rank(spawn, path, "beat")
     wait_until(lambda: _admitted(path, rank), what="the monitor is up")
     folder = Path(os.readlink(path)).parent.parent
@@ -205,8 +202,7 @@ def test_it_ends_with_its_starter(spawn: Spawner, path: str, how: int) -> None:
 
 def test_folder_of_a_killed_monitor_and_starter_is_removed(spawn: Spawner, path: str) -> None:
     """`scancel`, or the kernel's OOM killer, ends both at once; the next monitor of this user removes the folder."""
-    starter = _starter(spawn, path)
-    pid = int(starter.wait_for(r"^monitor (\d+)$").group(1))  # type: ignore[union-attr]
+    starter, pid = _starter(spawn, path)
     folder = Path(os.readlink(path)).parent.parent
     wait_until((folder / OWNER_FILE).exists, what="the monitor holds its folder")
     living = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), f"{path}.1")
@@ -217,9 +213,7 @@ def test_folder_of_a_killed_monitor_and_starter_is_removed(spawn: Spawner, path:
     wait_until(lambda: not proc.is_running(pid, started), what="the monitor ended")
     successor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
     assert not folder.exists()
-    for process in (living, successor):
-        process.terminate()
-        process.join(30)
+    _ended(living, successor)
 
 
 def test_a_left_over_of_ours_is_replaced(path: str) -> None:
@@ -230,14 +224,13 @@ def test_a_left_over_of_ours_is_replaced(path: str) -> None:
     killed.kill()
     killed.join(30)
     assert os.path.exists(path), "the end of the first took the path from the second"
-    successor.terminate()
-    successor.join(30)
+    _ended(successor)
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "foreign link"])
 def test_what_is_not_ours_is_not_touched(path: str, what: str, tmp_path: Path) -> None:
     if what == "file":
-        Path(path).write_text("mine")
+        Path(path).touch()
     elif what == "folder":
         os.mkdir(path)
     else:
@@ -261,7 +254,3 @@ def test_logger_lines_name_the_connected_rank(capsys: pytest.CaptureFixture[str]
     assert isinstance(own, logging.Logger)
     own.debug("shown")
     assert capsys.readouterr().err.endswith("[DEBUG] [mine]: shown\n")
-
-
-def test_environment_variable_has_a_public_name() -> None:
-    assert FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR == "FT_RANK_MONITOR_IPC_SOCKET"

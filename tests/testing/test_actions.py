@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.pages import DOCS, block
-from tests.processes import Spawned, Spawner, wait_until
+from tests.processes import Spawned, Spawner, alive, wait_until
 
 LOOP = """
 import atexit, sys
@@ -196,9 +196,7 @@ def test_child_is_left_in_a_session_of_its_own(run: Callable[..., Spawned], igno
     if ignore == "yes":
         assert ignores_term(child.pid)
         child.kill()
-    wait_until(
-        lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, what="the child's end"
-    )
+    wait_until(lambda: not alive(child.pid), what="the child's end")
 
 
 def test_child_ends_by_itself_after_its_time(run: Callable[..., Spawned]) -> None:
@@ -243,11 +241,9 @@ for step in range(4):
 
 
 def start(spawn: Spawner, folder: Path, fault: str, armed: str) -> list[Spawned]:
-    shared = {"WORLD_SIZE": "2", "HOLDFAST_FAULT": fault}
-    return [
-        spawn.python(RANK, str(folder / "store"), armed, env={**shared, "RANK": str(rank)})
-        for rank in range(2)
-    ]
+    env = {"WORLD_SIZE": "2", "HOLDFAST_FAULT": fault}
+    store = str(folder / "store")
+    return [spawn.python(RANK, store, armed, env={**env, "RANK": str(rank)}) for rank in range(2)]
 
 
 def wait_until_in_collective_of_the_fault(rank: Spawned) -> None:
@@ -318,16 +314,12 @@ def test_a_delayed_fault_hits_a_program_that_knows_nothing(spawn: Spawner, progr
     assert rank.wait() == -signal.SIGKILL
 
 
-def test_the_program_sees_itself_as_it_would_without_us(spawn: Spawner, program: Path) -> None:
-    plain = spawn([sys.executable, program, "--flag", "a b"])
-    ours = spawn([sys.executable, "-m", "holdfast.testing", program, "--flag", "a b"])
-    assert (plain.wait(), ours.wait()) == (0, 0)
-    assert ours.out() == plain.out()
-
-
-def test_a_module_too(spawn: Spawner, program: Path) -> None:
-    plain = spawn([sys.executable, "-m", "program", "x"], cwd=program.parent)
-    ours = spawn([sys.executable, "-m", "holdfast.testing", "-m", "program", "x"], cwd=program.parent)
+@pytest.mark.parametrize("words", [["program.py", "--flag", "a b"], ["-m", "program", "x"]])
+def test_the_program_sees_itself_as_it_would_without_us(
+    spawn: Spawner, program: Path, words: list[str]
+) -> None:
+    plain = spawn([sys.executable, *words], cwd=program.parent)
+    ours = spawn([sys.executable, "-m", "holdfast.testing", *words], cwd=program.parent)
     assert (plain.wait(), ours.wait()) == (0, 0)
     assert ours.out() == plain.out()
 
@@ -340,18 +332,22 @@ def test_faults_at_a_step_are_left_to_the_program(spawn: Spawner, program: Path)
     assert "left to the program's own Faults.at_step: kill@step=3" in run.err()
 
 
-@pytest.mark.parametrize("arguments", [[], ["-m"], ["--what"]])
-def test_a_wrong_command_line_is_one_line_and_status_2(spawn: Spawner, arguments: list[str]) -> None:
-    run = spawn([sys.executable, "-m", "holdfast.testing", *arguments])
-    assert run.wait() == 2
-    assert run.err().startswith("usage: ") and run.err().count("\n") == 1
-
-
-def test_a_wrong_fault_is_one_line_and_status_2(spawn: Spawner, program: Path) -> None:
-    run = spawn([sys.executable, "-m", "holdfast.testing", program], env={"HOLDFAST_FAULT": "kil@after=1s"})
-    assert run.wait() == 2
-    assert run.err().startswith("holdfast.testing: error: HOLDFAST_FAULT: ") and run.err().count("\n") == 1
-    assert run.out() == ""
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ([], "usage: "),
+        (["-m"], "usage: "),
+        (["--what"], "usage: "),
+        (["program.py"], "holdfast.testing: error: HOLDFAST_FAULT: "),
+    ],
+)
+def test_a_wrong_command_line_or_fault_is_one_line_and_status_2(
+    spawn: Spawner, program: Path, words: list[str], start: str
+) -> None:
+    command = [sys.executable, "-m", "holdfast.testing", *words]
+    run = spawn(command, cwd=program.parent, env={"HOLDFAST_FAULT": "kil@after=1s"})
+    assert (run.wait(), run.out()) == (2, "")
+    assert run.err().startswith(start) and run.err().count("\n") == 1
 
 
 # -- the page --------------------------------------------------------------------------------------------------
@@ -365,9 +361,8 @@ def test_the_page_s_own_test_passes(spawn: Spawner, tmp_path: Path) -> None:
     for name in ("train.py", "test_recovery.py"):
         (tmp_path / name).write_text(block(PAGE.name, name))
     # Two of its faults: each of them is tested on its own elsewhere.
-    chosen = [
-        f"test_recovery.py::test_recovers[{fault}]" for fault in ("kill@step=12", "stop@step=12,rank=1")
-    ]
+    faults = ("kill@step=12", "stop@step=12,rank=1")
+    chosen = [f"test_recovery.py::test_recovers[{fault}]" for fault in faults]
     options = ["-q", "-p", "no:cacheprovider", "--basetemp", tmp_path / "runs"]
     run = spawn([sys.executable, "-m", "pytest", *options, *chosen], cwd=tmp_path)
     assert run.wait(ceiling=150) == 0, run.output()

@@ -32,9 +32,8 @@ def write_journals(
     for node in range(nodes):
         told = _journal(node, nodes, seconds, failures, ranks, f"{name}{node}")
         (folder / f"journal-node{node}.jsonl").write_bytes(b"".join(told))
-    (folder / "journal-node0.rank-0.jsonl").write_bytes(
-        b"".join(_reports(nodes * ranks, ranks, seconds, reports, name))
-    )
+    told = _reports(nodes * ranks, ranks, seconds, reports, name)
+    (folder / "journal-node0.rank-0.jsonl").write_bytes(b"".join(told))
 
 
 def _journal(node: int, nodes: int, seconds: float, failures: int, ranks: int, name: str) -> Iterator[bytes]:
@@ -45,10 +44,8 @@ def _journal(node: int, nodes: int, seconds: float, failures: int, ranks: int, n
     length = seconds / (failures + 1)
     for cycle in range(failures + 1):
         begun, ended = cycle * length + 5, (cycle + 1) * length
-        local = [
-            {"cycle": cycle, "rank": node * ranks + each, "pid": 1000 * (cycle + 1) + each}
-            for each in range(ranks)
-        ]
+        pid, first_rank = 1000 * (cycle + 1), node * ranks
+        local = [{"cycle": cycle, "rank": first_rank + each, "pid": pid + each} for each in range(ranks)]
         yield line("cycle_start", begun, cycle=cycle, world_size=nodes * ranks, node_rank=node)
         for kind, late in (("rank_start", 1.0), ("first_heartbeat", 30.0), ("first_step", 31.0)):
             step = {"step": int(cycle * (length - 1800)) + 1} if kind == "first_step" else {}

@@ -150,9 +150,8 @@ def test_browser_lays_the_page_out_without_overlap(
     """Nothing is wider than the window, no text lies on another, and the page's policy lets no script run."""
     write_journals(tmp_path / "job", 2, 7200, 3, ranks=ranks, reports=4, name=HOSTILE)
     html = page(tmp_path / "job", capsys)
-    told = browse(
-        tmp_path, html.replace("</main>", "<script>document.title='ran'</script></main>"), "--dump-dom"
-    )
+    scripted = html.replace("</main>", "<script>document.title='ran'</script></main>")
+    told = browse(tmp_path, scripted, "--dump-dom")
     assert "<title>goodput of " in told
     policy = re.findall(r'<meta http-equiv="Content-Security-Policy"[^>]*>', html)[0]
     measured = html.replace(policy, "").replace("</main>", f"<script>{OVERLAPS}</script></main>")
@@ -228,32 +227,25 @@ def test_rank_state_follows_the_board(change: dict[str, object], is_running: boo
 
 
 @pytest.mark.parametrize(
-    ("told", "rate"),
+    ("told", "rate", "idle"),
     [
-        (steps(), None),
-        (steps((999, 5)), None),
-        (steps((900, 1), (999, 5)), None),
-        (steps((995, 9), (999, 5)), None),
-        (steps((999, 5), (999, 6)), None),
-        (steps((990, 0), (995, 5), (1000, 5)), 0.5),
+        (steps(), None, 0.0),
+        (steps((999, 5)), None, 0.0),
+        (steps((900, 1), (999, 5)), None, 0.0),
+        (steps((995, 9), (999, 5)), None, 0.0),
+        (steps((999, 5), (999, 6)), None, 0.0),
+        (steps((990, 0), (995, 5), (1000, 5)), 0.5, 0.0),
+        (steps((900, 1)), None, 0.0),
+        (steps((978, 1), (979, 2), (980, 3)), 1.0, 20.0),
+        (steps((970, 1), (975, 2), (980, 3)), 0.2, 0.0),
+        (steps((989, 1), (990, 2), (991, 3)), 1.0, 0.0),
     ],
 )
-def test_rank_state_rate_is_of_the_last_minute(told: list[BoardEvent], rate: float | None) -> None:
-    assert rank_state(0, BOARD, told, NOW, True).rate == rate
-
-
-@pytest.mark.parametrize(
-    ("told", "idle"),
-    [
-        (steps(), 0.0),
-        (steps((900, 1)), 0.0),
-        (steps((978, 1), (979, 2), (980, 3)), 20.0),
-        (steps((970, 1), (975, 2), (980, 3)), 0.0),
-        (steps((989, 1), (990, 2), (991, 3)), 0.0),
-    ],
-)
-def test_rank_state_is_idle_after_five_of_its_steps(told: list[BoardEvent], idle: float) -> None:
-    assert rank_state(0, BOARD, told, NOW, True).idle == idle
+def test_rank_state_has_the_rate_of_a_minute_and_is_idle_after_five_steps(
+    told: list[BoardEvent], rate: float | None, idle: float
+) -> None:
+    state = rank_state(0, BOARD, told, NOW, True)
+    assert (state.rate, state.idle) == (rate, idle)
 
 
 def texts(view: View, width: int = 100, height: int = 1000) -> list[str]:
@@ -272,14 +264,8 @@ def progress(node: str, ago: float = 130.0, ranks: object = 8) -> Event:
     return Event("progress", START + 200 - ago, 0.0, node, fields, node)
 
 
-VIEW = View(
-    "job",
-    START + 200,
-    "a",
-    (RankState(0, "unknown"), RANK),
-    JobNow(LEDGER, FOUND, (progress("b"),)),
-    ("a note",),
-)
+NOW_OF_JOB = JobNow(LEDGER, FOUND, (progress("b"),))
+VIEW = View("job", START + 200, "a", (RankState(0, "unknown"), RANK), NOW_OF_JOB, ("a note",))
 
 
 def test_frame_has_ranks_nodes_incidents_and_goodput() -> None:
@@ -343,10 +329,8 @@ def test_frame_fits_the_height_and_shows_who_is_late(height: int, ranks: int, no
 def test_frame_texts_are_escaped() -> None:
     evil = "\x1b[2J\n[bold]"
     rank = replace(RANK, sections=((evil, 1.0),), timeout=evil)
-    view = View(
-        evil, START, "a", (rank,), JobNow(LEDGER, FOUND, (progress(evil, ranks=evil),), evil), (evil,)
-    )
-    shown = texts(view)
+    job = JobNow(LEDGER, FOUND, (progress(evil, ranks=evil),), evil)
+    shown = texts(View(evil, START, "a", (rank,), job, (evil,)))
     assert all(line.isprintable() for line in shown)
     assert sum("\\x1b[2J" in line for line in shown) == 5
 

@@ -33,14 +33,16 @@ def manifest(name: str) -> dict[str, Any]:
     return document
 
 
-def job(name: str) -> dict[str, Any]:
-    """The spec of the Kubernetes job of the nodes."""
+def job_set(name: str) -> Any:
+    """The spec of the JobSet."""
     spec = manifest(name)["spec"]
-    spec = spec["template"]["spec"] if name == "runtime.yaml" else spec
-    (replicated,) = spec["replicatedJobs"]
-    found = replicated["template"]["spec"]
-    assert isinstance(found, dict)
-    return found
+    return spec["template"]["spec"] if name == "runtime.yaml" else spec
+
+
+def job(name: str) -> Any:
+    """The spec of the Kubernetes job of the nodes."""
+    (replicated,) = job_set(name)["replicatedJobs"]
+    return replicated["template"]["spec"]
 
 
 def environ(name: str) -> dict[str, str]:
@@ -48,6 +50,7 @@ def environ(name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"]}
 
 
+#: Runs until it is asked to stop; its ranks then stop at the same step.
 TRAINING = """
 import itertools, os, signal, time
 from holdfast.fault_tolerance import stop as stops  # by which the launcher sees that no torch is needed
@@ -64,18 +67,10 @@ for step in itertools.count(1):
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """Runs until it is asked to stop; its ranks then stop at the same step."""
-    path = tmp_path / "train.py"
-    path.write_text(TRAINING)
-    return path
-
-
 @pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
-def test_ft_launcher_takes_the_environment(name: str, program: Path) -> None:
+def test_ft_launcher_takes_the_environment(name: str) -> None:
     added = {**INJECTED, "PET_MASTER_PORT": "29400"} if name == "runtime.yaml" else {}
-    options = read([str(program)], {**environ(name), **added})
+    options = read([__file__], {**environ(name), **added})
     assert options.warnings == ()
     assert options.preempted_exit_code == 75
     assert options.resolved.config.rank_heartbeat_timeout == 300
@@ -105,9 +100,7 @@ def test_exit_codes_mean_what_they_mean(name: str) -> None:
 @pytest.mark.parametrize("name", ["jobset.yaml", "runtime.yaml"])
 def test_rules_have_names_that_jobset_takes(name: str) -> None:
     """It refuses the whole set otherwise. Source: the description in `JobsetV1alpha2FailurePolicyRule`."""
-    spec = manifest(name)["spec"]
-    spec = spec["template"]["spec"] if name == "runtime.yaml" else spec
-    names = [rule["name"] for rule in spec["failurePolicy"]["rules"]]
+    names = [rule["name"] for rule in job_set(name)["failurePolicy"]["rules"]]
     assert names and all(re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", each) for each in names)
 
 
@@ -123,17 +116,18 @@ def test_the_training_names_the_runtime_and_its_container() -> None:
 
 
 @pytest.mark.slow
-def test_when_one_pod_is_evicted_both_leave_as_preempted(program: Path, spawn: Spawner) -> None:
+def test_when_one_pod_is_evicted_both_leave_as_preempted(tmp_path: Path, spawn: Spawner) -> None:
     """Two launchers with the pods' environment; the names of pods and the number of GPUs apart."""
+    (tmp_path / "train.py").write_text(TRAINING)
     here = {
         **environ("runtime.yaml"),
         **INJECTED,
         "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": str(free_port()),
-        "PET_FT_RUN_DIR": str(program.parent),
+        "PET_FT_RUN_DIR": str(tmp_path),
     }
-    command = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", str(program)]
+    command = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", tmp_path / "train.py"]
     pods = [spawn(command, env={**here, "PET_NODE_RANK": str(node)}) for node in (0, 1)]
     for pod in pods:
         pod.wait_for(r"rank \d of 2")

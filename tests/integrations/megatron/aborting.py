@@ -19,17 +19,15 @@ from holdfast.integrations import megatron
 
 RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
 
-board = Board.create(
-    str(FOLDER / f"{RANK}.board"), configured_timeouts(FaultToleranceConfig(), initial_set_by_user=True)
-)
+timeouts = configured_timeouts(FaultToleranceConfig(), initial_set_by_user=True)
+board = Board.create(str(FOLDER / f"{RANK}.board"), timeouts)
 board.bind_process(Identity(os.getpid(), RANK, RANK, 2, 0, time.monotonic_ns()))
 os.environ |= {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR: board.path, "RANK": str(RANK), "WORLD_SIZE": "2"}
 dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=2)
 state = SimpleNamespace()
-ft = SimpleNamespace(calc_ft_timeouts=True)
-megatron.setup(
-    SimpleNamespace(checkpoint=SimpleNamespace(save=str(FOLDER / "save"), async_save=False), ft=ft), state
-)
+checkpoint = SimpleNamespace(save=str(FOLDER / "save"), async_save=False)
+config = SimpleNamespace(checkpoint=checkpoint, ft=SimpleNamespace(calc_ft_timeouts=True))
+megatron.setup(config, state)
 megatron.on_checkpoint_loaded(False, state)
 for _ in range(20):
     megatron.on_training_step_start(state)

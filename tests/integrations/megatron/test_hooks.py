@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import logging
@@ -9,24 +10,86 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.fault_tolerance import RankMonitorClientError
+from holdfast.fault_tolerance import FaultToleranceConfig, RankMonitorClientError
 from holdfast.fault_tolerance.board import Board
 from holdfast.integrations import megatron
 from holdfast.integrations.megatron import FaultToleranceState, _selection
 from tests.pages import DOCS, block
 from tests.processes import Spawned, Spawner
 
-from .conftest import LIMITS, BridgeState, GlobalState, config_container, fields, train
+LIMITS = {"setup": 600.0, "step": 180.0, "checkpointing": 420.0}
+
+
+@pytest.fixture
+def config() -> FaultToleranceConfig:
+    return FaultToleranceConfig(rank_section_timeouts=dict(LIMITS), rank_out_of_section_timeout=300.0)
+
+
+@dataclass
+class BridgeState:
+    """As `megatron.bridge.training.state.FaultToleranceState`."""
+
+    ft_state_path: str | None = None
+    is_persistent_chkpt_loaded: bool = False
+    is_async_chkpt_enabled: bool = False
+    is_calculating_timeouts: bool = False
+    is_setup_section_open: bool = False
+    seen_checkpoints_cnt: int = 0
+    seen_tr_iters_cnt: int = 0
+    curr_eval_iter_idx: int = 0
+
+
+@dataclass
+class GlobalState:
+    """As `megatron.bridge.training.state.GlobalState`."""
+
+    cfg: Any = None
+    rank_monitor_client: Any = None
+    fault_tolerance_state: Any = field(default_factory=BridgeState)
+
+
+def config_container(save: Path | None, *, learn: bool = True, asynchronous: bool = False) -> Any:
+    return SimpleNamespace(
+        checkpoint=SimpleNamespace(save=save and str(save), async_save=asynchronous),
+        ft=SimpleNamespace(enable_ft_package=True, calc_ft_timeouts=learn, simulate_fault=False),
+    )
+
+
+def train(state: Any, steps: int, *, loaded: bool = False, evaluate: int = 0, saves: int = 1) -> None:
+    """A loop's calls, between `setup` and the end."""
+    if loaded:
+        megatron.on_checkpoint_loaded(False, state)
+    for _ in range(steps):
+        megatron.on_training_step_start(state)
+        megatron.on_training_step_end(state)
+    for _ in range(evaluate):
+        megatron.on_eval_step_start(state)
+        megatron.on_eval_step_end(state)
+    for _ in range(saves):
+        megatron.on_checkpointing_start(state)
+        megatron.on_checkpointing_end(False, state)
+
+
+def fields(state: Any) -> dict[str, Any]:
+    return dataclasses.asdict(state.fault_tolerance_state)
 
 
 def names(board: Board) -> list[str]:
     return [section.name for section in board.snapshot().open_sections]
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """The learned timeouts of sections."""
+    found = json.loads((folder / "ft_state.json").read_text())["current_timeouts"]["section"]
+    assert isinstance(found, dict)
+    return found
 
 
 @pytest.fixture(params=["bridge", "plain"])
@@ -118,26 +181,21 @@ def test_limits_are_learned_kept_and_loaded(
     save = tmp_path / "save"
     megatron.setup(config_container(save), state)
     train(state, 15)
-    kept = json.loads((save / "ft_state.json").read_text())["current_timeouts"]
-    assert kept["section"]["calculated_sections"] == ["checkpointing"]
+    assert kept(save)["calculated_sections"] == ["checkpointing"]
     train(state, 1, loaded=True)
     megatron.shutdown(state)
     assert os.listdir(save) == ["ft_state.json"]
-    assert json.loads((save / "ft_state.json").read_text()) == {
-        "current_timeouts": {
-            "section": {
-                "section": {"setup": 70.0, "step": 7.0, "checkpointing": 7.0},
-                "out_of_section": 7.0,
-                "calculated_sections": ["checkpointing", "setup", "step"],
-                "is_out_of_section_calculated": True,
-            }
-        }
+    learned = {
+        "section": {"setup": 70.0, "step": 7.0, "checkpointing": 7.0},
+        "out_of_section": 7.0,
+        "calculated_sections": ["checkpointing", "setup", "step"],
+        "is_out_of_section_calculated": True,
     }
+    whole = {"current_timeouts": {"section": learned}}
+    assert json.loads((save / "ft_state.json").read_text()) == whole
     megatron.setup(config_container(save, learn=False), state)
     limits = state.rank_monitor_client.section_timeouts
-    assert (
-        limits.section == {"setup": 70.0, "step": 7.0, "checkpointing": 7.0} and limits.out_of_section == 7.0
-    )
+    assert (limits.section, limits.out_of_section) == (learned["section"], 7.0)
     before = (save / "ft_state.json").stat().st_mtime_ns
     train(state, 20, loaded=True)
     megatron.shutdown(state)
@@ -203,9 +261,8 @@ def test_without_setup_a_simulated_fault_does_not_happen() -> None:
 import time
 from types import SimpleNamespace
 from holdfast.integrations import megatron
-megatron.maybe_setup_simulated_fault(
-    SimpleNamespace(simulate_fault=True, simulated_fault_type="rank_killed", simulated_fault_rank=0)
-)
+ft = SimpleNamespace(simulate_fault=True, simulated_fault_type="rank_killed", simulated_fault_rank=0)
+megatron.maybe_setup_simulated_fault(ft)
 time.sleep(0.5)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
@@ -259,13 +316,15 @@ def test_a_step_is_not_learned_before_an_evaluation_that_is_to_come(
     megatron.setup(config, state)
     train(state, 20, evaluate=evaluate)
     megatron.shutdown(state)
-    learned = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
-    assert learned["calculated_sections"] == sections
+    assert kept(tmp_path)["calculated_sections"] == sections
 
 
 def test_the_documented_names_and_signatures() -> None:
     assert (megatron._NUM_WARMUP_ITERS, megatron._MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE) == (1, 16)
+    hooks = [f"on_{kind}_step_{edge}" for kind in ("training", "eval") for edge in ("start", "end")]
+    hooks += ["on_checkpointing_start", "shutdown", "abort", "_load_state_if_exists"]
     expected = {
+        **{name: ["global_state"] for name in hooks},
         "setup": ["config", "global_state"],
         "on_checkpointing_end": ["is_async_finalization", "global_state"],
         "on_checkpoint_loaded": ["is_local_chkpt", "global_state"],
@@ -273,11 +332,8 @@ def test_the_documented_names_and_signatures() -> None:
         "_update_timeouts": ["selected_sections", "calc_out_of_section", "global_state"],
         "_maybe_update_timeouts": ["global_state", "is_closing_ft"],
     }
-    steps = [f"on_{kind}_step_{edge}" for kind in ("training", "eval") for edge in ("start", "end")]
-    for name in (*steps, "on_checkpointing_start", "shutdown", "abort", "_load_state_if_exists"):
-        expected[name] = ["global_state"]
-    for name, parameters in expected.items():
-        assert list(inspect.signature(getattr(megatron, name)).parameters) == parameters, name
+    found = {name: list(inspect.signature(getattr(megatron, name)).parameters) for name in expected}
+    assert found == expected
     assert inspect.signature(megatron._maybe_update_timeouts).parameters["is_closing_ft"].default is False
 
 
@@ -293,16 +349,9 @@ SECTIONS = [
 def run(spawn: Spawner, folder: Path, until: int, *options: str, **environment: str) -> Spawned:
     launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
     options = ("--max-restarts=20", f"--ft-run-dir={folder / 'run'}", *options)
-    job = spawn(
-        [*launcher, *options, "train.py", str(until)],
-        cwd=folder,
-        env={
-            "OMP_NUM_THREADS": "1",
-            "HOLDFAST_LEARNED_FLOOR": "2",
-            "HOLDFAST_LEARNED_INITIAL_FLOOR": "60",
-            **environment,
-        },
-    )
+    floors = {"HOLDFAST_LEARNED_FLOOR": "2", "HOLDFAST_LEARNED_INITIAL_FLOOR": "60"}
+    env = {"OMP_NUM_THREADS": "1", **floors, **environment}
+    job = spawn([*launcher, *options, "train.py", str(until)], cwd=folder, env=env)
     assert job.wait(150) == 0, job.output()[-5000:]
     return job
 
@@ -313,41 +362,33 @@ def test_limits_are_learned_over_two_jobs_and_find_a_hang_in_the_third(
     spawn: Spawner, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(block("megatron.md", "train.py"))
-    state = tmp_path / "checkpoints" / "ft_state.json"
-
-    def learned() -> dict[str, object]:
-        return dict(json.loads(state.read_text())["current_timeouts"]["section"])
-
+    folder = tmp_path / "checkpoints"
     run(spawn, tmp_path, 20, *SECTIONS)
-    assert learned()["calculated_sections"] == ["checkpointing", "step"]
-    assert not learned()["is_out_of_section_calculated"]
+    assert kept(folder)["calculated_sections"] == ["checkpointing", "step"]
+    assert not kept(folder)["is_out_of_section_calculated"]
     second = run(spawn, tmp_path, 40, *SECTIONS)
-    assert sorted(re.findall(r"rank (\d) resumes from step (\d+)", second.out())) == [
-        ("0", "20"),
-        ("1", "20"),
+    assert sorted(re.findall(r"rank \d resumes from step \d+", second.out())) == [
+        f"rank {rank} resumes from step 20" for rank in (0, 1)
     ]
-    limits = learned()
+    limits = kept(folder)
     assert limits["calculated_sections"] == ["checkpointing", "setup", "step"]
     assert limits["is_out_of_section_calculated"] and limits["out_of_section"]
     third = run(spawn, tmp_path, 90, FAULT_AFTER="1.5")
     assert "Simulating fault: rank_hung; rank to fail: 1" in third.err()
-    found = re.search(
-        r"HANG: rank \d .*(?:Section '(\w+)' did|No section was).* Timeout ([\d.]+) s", third.err()
-    )
+    line = r"HANG: rank \d .*(?:Section '(\w+)' did|No section was).* Timeout ([\d.]+) s"
+    found = re.search(line, third.err())
     assert found, third.err()[-3000:]
-    limit = limits["section"][found[1]] if found[1] else limits["out_of_section"]  # type: ignore[index]
+    limit = limits["section"][found[1]] if found[1] else limits["out_of_section"]
     assert float(found[2]) == pytest.approx(limit, abs=0.06) and float(found[2]) < 100
     assert "resumes from step" in third.out()
     assert len(set(re.findall(r"result (\S+)", third.out()))) == 1
-    assert sorted(path.name for path in state.parent.iterdir() if path.suffix != ".pt") == ["ft_state.json"]
+    assert [path.name for path in folder.iterdir() if path.suffix != ".pt"] == ["ft_state.json"]
 
 
 def test_the_page_names_every_function() -> None:
-    from holdfast.integrations import megatron
-
     page = (DOCS / "megatron.md").read_text()
     public = [name for name in megatron.__all__ if name[0] not in "_F"]
-    assert len(public) == 11 and [name for name in public if f"{name}" not in page] == []
+    assert len(public) == 11 and all(name in page for name in public)
 
 
 @pytest.mark.slow

@@ -22,9 +22,8 @@ def lightning(folder: str, steps: str, faults: list[str]) -> Any:
 
     from tests.integrations.nemo_run.lightning_training import train
 
-    saving = run.Config(
-        pl.callbacks.ModelCheckpoint, dirpath=f"{folder}/ckpt", every_n_train_steps=1, save_last=True
-    )
+    keeps = {"dirpath": f"{folder}/ckpt", "every_n_train_steps": 1, "save_last": True}
+    saving = run.Config(pl.callbacks.ModelCheckpoint, **keeps)
     trainer = run.Config(
         pl.Trainer,
         max_steps=int(steps),

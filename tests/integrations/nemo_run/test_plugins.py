@@ -44,9 +44,8 @@ def task(**trainer: Any) -> Any:
 def test_fault_tolerance_as_documented() -> None:
     where, what = executor(), task()
     FaultTolerancePlugin().setup(what, where)
-    assert isinstance(where.launcher, FaultToleranceLauncher) and isinstance(
-        where.launcher, run.FaultTolerance
-    )
+    assert isinstance(where.launcher, FaultToleranceLauncher)
+    assert isinstance(where.launcher, run.FaultTolerance)
     assert (where.launcher.max_restarts, where.retries) == (3, 2)
     assert where.launcher.initial_rank_heartbeat_timeout == 1800
     assert where.launcher.rank_heartbeat_timeout == 300
@@ -111,12 +110,11 @@ def test_the_rendezvous_of_a_launcher_that_is_there_stays() -> None:
 
 
 def test_what_the_user_has_set_stays() -> None:
-    where = executor(
-        env_vars={"PET_FT_RESTARTS_RESET_ON_PROGRESS": "0"}, srun_args=["--kill-on-bad-exit=1", "--wait=30"]
-    )
+    srun_args = ["--kill-on-bad-exit=1", "--wait=30"]
+    where = executor(env_vars={"PET_FT_RESTARTS_RESET_ON_PROGRESS": "0"}, srun_args=list(srun_args))
     FaultTolerancePlugin().setup(task(), where)
     assert where.env_vars["PET_FT_RESTARTS_RESET_ON_PROGRESS"] == "0"
-    assert where.srun_args == ["--kill-on-bad-exit=1", "--wait=30"]
+    assert where.srun_args == srun_args
 
 
 @pytest.mark.parametrize("first", ["nsys", "ft"])
@@ -169,19 +167,10 @@ def test_a_script_gets_the_launcher_and_no_callback(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("plugin", "words"),
     [
-        (
-            FaultTolerancePlugin(num_in_job_restarts=-1),
-            "num_in_job_restarts must be a whole number of at least 0",
-        ),
+        (FaultTolerancePlugin(num_in_job_restarts=-1), "num_in_job_restarts must be a .* of at least 0"),
         (FaultTolerancePlugin(num_job_retries_on_failure=True), "num_job_retries_on_failure must be"),
-        (
-            FaultTolerancePlugin(max_unfinished_jobs=0),
-            "max_unfinished_jobs must be a whole number of at least 1",
-        ),
-        (
-            FaultTolerancePlugin(rank_heartbeat_timeout=0),
-            "rank_heartbeat_timeout=0: give a number of seconds",
-        ),
+        (FaultTolerancePlugin(max_unfinished_jobs=0), "max_unfinished_jobs must be a .* of at least 1"),
+        (FaultTolerancePlugin(rank_heartbeat_timeout=0), "rank_heartbeat_timeout=0: give a number of"),
         (FaultTolerancePlugin(rank_section_timeouts={"step": -1}), "section 'step' has -1"),
         (PreemptionPlugin(preempt_time=0), "preempt_time must be a whole number of at least 1"),
         (PreemptionPlugin(sig=0), "sig must be a signal"),

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from holdfast.fault_tolerance.board import Board
 from tests.pages import DOCS, block
 from tests.processes import Spawned, Spawner
 
-ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "plain_loop.py"
 
 
 @pytest.fixture
@@ -37,26 +38,15 @@ def _handler() -> object:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_alone_it_stops_at_the_next_step_after_a_signal() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with Loop() as loop:
+@pytest.mark.parametrize(
+    "own", [{}, {"signals": [signal.SIGUSR1]}], ids=["SIGTERM", "one of the program's own"]
+)
+def test_alone_it_stops_at_the_next_step_after_sigterm(own: dict[str, Any]) -> None:
+    with Loop(**own) as loop:
         assert [loop.step(step) for step in range(3)] == [False] * 3
         os.kill(os.getpid(), signal.SIGTERM)
         assert loop.step(3) and loop.stopped
-    assert (
-        signal.getsignal(signal.SIGTERM) == loop._notices._handle
-    )  # a second signal must not end it while it saves
-    os.kill(os.getpid(), signal.SIGTERM)
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_sigterm_asks_for_a_stop_beside_a_signal_of_the_programs_own() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with Loop(signals=[signal.SIGUSR1]) as loop:
-        assert not loop.step(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert loop.step(2)
-    signal.signal(signal.SIGTERM, before)
+    os.kill(os.getpid(), signal.SIGTERM)  # a second signal must not end it while it saves
 
 
 def test_without_a_signal_the_handler_is_given_back() -> None:
@@ -174,7 +164,7 @@ def test_the_example_never_removes_its_last_complete_checkpoint(tmp_path: Path) 
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     wrapped = SimpleNamespace(module=model)
-    save = runpy.run_path(str(ROOT / "examples" / "plain_loop.py"))["save"]
+    save = runpy.run_path(str(EXAMPLE))["save"]
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         for step in (5, 10):
@@ -192,26 +182,16 @@ def test_the_example_never_removes_its_last_complete_checkpoint(tmp_path: Path) 
 # -- examples/plain_loop.py and docs/plain-loops-sharded.md's, through a kill, half a checkpoint and a preemption
 
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "plain_loop.py"
-
-
 def start(
-    spawn: Spawner,
-    program: Path,
-    *arguments: str,
-    fault: str = "",
-    options: tuple[str, ...] = (),
-    **environment: str,
+    spawn: Spawner, folder: Path, program: str | Path, *words: str, ranks: int = 2, **environment: str
 ) -> Spawned:
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
-    run_dir = (
-        program.parent / "run" if program != EXAMPLE else Path(environment["FAULT_TOL_FINISHED_FLAG_FILE"])
-    )
-    restarts = ["--max-restarts=3", f"--ft-run-dir={run_dir.with_suffix('.run')}"]
-    return spawn(
-        [*launcher, *restarts, *options, str(program), *arguments],
-        env={"OMP_NUM_THREADS": "1", "HOLDFAST_FAULT": fault, **environment},
-    )
+    """A job with this program, or the text of one."""
+    if isinstance(program, str):
+        (folder / "train.py").write_text(program)
+        program = folder / "train.py"
+    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--nproc-per-node={ranks}"]
+    options = ["--max-restarts=3", f"--ft-run-dir={folder / 'run'}"]
+    return spawn([*launcher, *options, program, *words], env={"OMP_NUM_THREADS": "1", **environment})
 
 
 @pytest.mark.slow
@@ -219,13 +199,15 @@ def test_ddp_through_a_kill_a_hang_and_a_preemption(spawn: Spawner, tmp_path: Pa
     """Not one step is trained twice or lost by the preemption, and the weights are those of an undisturbed run."""
     flag = tmp_path / "finished"
     environment = {"FAULT_TOL_FINISHED_FLAG_FILE": str(flag)}
-    undisturbed = start(spawn, EXAMPLE, f"--dir={tmp_path / 'a'}", "--step-seconds=0", **environment)
+    words = (f"--dir={tmp_path / 'a'}", "--step-seconds=0")
+    undisturbed = start(spawn, tmp_path, EXAMPLE, *words, **environment)
     assert undisturbed.wait(120) == 0 and flag.exists(), undisturbed.output()
     flag.unlink()
 
-    arguments = [f"--dir={tmp_path / 'b'}", "--step-seconds=0.4"]
-    faults, limit = "kill@step=12,rank=1;hang@step=17,rank=1,cycle=1", "--ft-rank-heartbeat-timeout=8"
-    job = start(spawn, EXAMPLE, *arguments, fault=faults, options=(limit,), **environment)
+    words = (f"--dir={tmp_path / 'b'}", "--step-seconds=0.4")
+    disturbed = {"HOLDFAST_FAULT": "kill@step=12,rank=1;hang@step=17,rank=1,cycle=1"}
+    disturbed["PET_FT_RANK_HEARTBEAT_TIMEOUT"] = "8"
+    job = start(spawn, tmp_path, EXAMPLE, *words, **environment, **disturbed)
     job.wait_for(r"restarting all 2 local ranks \(restart 2 of 3\)", 150)
     job.wait_for(lambda: (tmp_path / "b" / "step-00000020.pt").exists(), 150)
     assert job.stop(signal.SIGTERM) == 0, job.output()
@@ -235,8 +217,7 @@ def test_ddp_through_a_kill_a_hang_and_a_preemption(spawn: Spawner, tmp_path: Pa
     (place,) = map(int, places)
     assert 20 <= place < 40 and (tmp_path / "b" / f"step-{place:08d}.pt").exists() and not flag.exists()
 
-    arguments[1] = "--step-seconds=0"
-    again = start(spawn, EXAMPLE, *arguments, **environment)
+    again = start(spawn, tmp_path, EXAMPLE, words[0], "--step-seconds=0", **environment)
     assert again.wait(120) == 0 and flag.exists(), again.output()
     expected, got = (torch.load(tmp_path / d / "step-00000040.pt") for d in "ab")
     assert expected["step"] == got["step"] == 40
@@ -259,23 +240,17 @@ with holdfast.Loop() as loop:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_ranks_save_for_each_signal_of_a_preemption(
-    spawn: Spawner, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_ranks_save_for_each_signal_of_a_preemption(spawn: Spawner, tmp_path: Path, number: int) -> None:
     """The launcher forwards both."""
-    program = tmp_path / "train.py"
-    program.write_text(STOPS)
-    job = start(spawn, program)
+    job = start(spawn, tmp_path, STOPS)
     job.wait_for(lambda: job.out().count("trains") == 2)
     assert job.stop(number) == 0, job.output()
     assert job.out().count("saves") == 2, job.output()
 
 
 def test_sighup_stays_ignored_under_nohup(spawn: Spawner) -> None:
-    ends = STOPS.replace(
-        'print("trains", flush=True)',
-        "signal.raise_signal(signal.SIGHUP)\n    print(loop.step(0), flush=True)",
-    )
+    raises = "signal.raise_signal(signal.SIGHUP)\n    print(loop.step(0), flush=True)"
+    ends = STOPS.replace('print("trains", flush=True)', raises)
     process = spawn.python("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + ends)
     process.wait_for("False")
     assert process.stop(signal.SIGTERM) == 0 and "saves" in process.out()
@@ -303,26 +278,22 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_a_straggler_is_logged(spawn: Spawner, tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(STRAGGLING)
-    job = start(spawn, program, options=("--nproc-per-node=3",))
+    job = start(spawn, tmp_path, STRAGGLING, ranks=3)
     assert job.wait(120) == 0, job.output()
     assert "STRAGGLER: rank 1 (" in job.err() and "section data_loading" in job.err()
 
 
 @pytest.mark.slow
 def test_fsdp_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
-    program = tmp_path / "train_fsdp.py"
-    program.write_text(block("plain-loops-sharded.md", "train_fsdp.py"))
+    program = block("plain-loops-sharded.md", "train_fsdp.py")
     results = []
     for name, fault in {"undisturbed": "", "disturbed": "half_save@step=15,rank=1,size=3000"}.items():
-        job = start(spawn, program, str(tmp_path / name), fault=fault)
+        job = start(spawn, tmp_path, program, str(tmp_path / name), HOLDFAST_FAULT=fault)
         assert job.wait(120) == 0, job.output()
         results.append(re.findall(r"^step 30, weights (\S+)$", job.out(), re.MULTILINE))
     assert "killed by SIGXFSZ" in job.err()
-    assert re.search(
-        r"checkpoint skipped, resuming from step-00000010: \S+/step-00000015 has no .metadata", job.err()
-    )
+    skipped = r"checkpoint skipped, resuming from step-00000010: \S+/step-00000015 has no .metadata"
+    assert re.search(skipped, job.err())
     assert len(results[0]) == 1 and results[0] == results[1]
 
 
@@ -331,9 +302,9 @@ def test_fsdp_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) 
 def test_accelerate_with_half_a_checkpoint_on_the_way(spawn: Spawner, tmp_path: Path) -> None:
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
-    program = tmp_path / "train_accelerate.py"
-    program.write_text(block("plain-loops-sharded.md", "train_accelerate.py"))
-    job = start(spawn, program, str(tmp_path / "saved"), fault="half_save@step=15,rank=0,size=1000")
+    program = block("plain-loops-sharded.md", "train_accelerate.py")
+    fault = "half_save@step=15,rank=0,size=1000"
+    job = start(spawn, tmp_path, program, str(tmp_path / "saved"), HOLDFAST_FAULT=fault)
     assert job.wait(150) == 0, job.output()
     assert "step-00000015.partial was not finished, according to its name" in job.err()
     assert "step 20, from step-00000010" in job.out()

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 COMPONENT = f"{Path(__file__).resolve().parents[3] / 'examples' / 'torchx' / 'holdfast_component.py'}:ft"
 TRAINING = """
-import os, pathlib, sys, time
-first = pathlib.Path("failed")
+import os, sys
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 if os.environ["RANK"] == "1" and len(sys.argv) > 2 and int(os.environ.get("SLURM_RESTART_COUNT", 0)) < int(sys.argv[2]):
     sys.exit(3)
@@ -39,17 +38,8 @@ def torchx(spawn: Spawner, folder: Path, scheduler: str, *words: str) -> Spawned
 
 
 def test_on_this_machine(spawn: Spawner, submit: Path) -> None:
-    done = torchx(
-        spawn,
-        submit,
-        "local_cwd",
-        "-j",
-        "1x2",
-        "--launcher_options",
-        "--ft-rank-heartbeat-timeout 77",
-        "--",
-        "a b",
-    )
+    words = ["-j", "1x2", "--launcher_options", "--ft-rank-heartbeat-timeout 77", "--", "a b"]
+    done = torchx(spawn, submit, "local_cwd", *words)
     assert done.wait(120) == 0, done.output()
     for rank in (0, 1):
         assert f"rank {rank} of 2 ['a b']" in done.output()
@@ -62,22 +52,9 @@ def test_on_slurm_a_failed_job_is_tried_again(
 ) -> None:
     for name, value in accounting_cluster.environ.items():
         monkeypatch.setenv(name, value)
-    port = str(
-        accounting_cluster.settings.spare_port
-    )  # a store listens on all addresses, in other clusters too
-    words = [
-        "-j",
-        "2x1",
-        "--rdzv_port",
-        port,
-        "--max_retries",
-        "1",
-        "--max_restarts",
-        "0",
-        "--",
-        "--fail",
-        "1",
-    ]
+    port = str(accounting_cluster.settings.spare_port)  # stores of other clusters listen too
+    options = ["--max_retries", "1", "--max_restarts", "0"]
+    words = ["-j", "2x1", "--rdzv_port", port, *options, "--", "--fail", "1"]
     try:
         done = torchx(spawn, submit, "slurm", *words)
         assert done.wait(170) == 0, done.output()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,13 +27,8 @@ Ranked = Callable[..., Board]
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No progress bars, no other ranks, and handlers as they were."""
-    for name in (
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "FAULT_TOL_FINISHED_FLAG_FILE",
-        FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
-    ):
+    places = ("RANK", "LOCAL_RANK", "WORLD_SIZE", FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
+    for name in (*places, "FAULT_TOL_FINISHED_FLAG_FILE"):
         monkeypatch.delenv(name, raising=False)
     if IS_4_46:  # it loads the random state as torch allowed before 2.6
         monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
@@ -46,15 +39,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def ranked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranked]:
+def ranked(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranked]:
     """Makes this process rank 0 of a job, as its launcher would have it; with these settings."""
-    folder = Path(tempfile.mkdtemp(prefix="hf-test-transformers-", dir="/dev/shm"))
     boards = list[Board]()
 
     def be_ranked(**settings: Any) -> Board:
         config = FaultToleranceConfig(**settings)
         limits = configured_timeouts(config, initial_set_by_user=True)
-        board = Board.create(str(folder / f"{len(boards)}.board"), limits)
+        board = Board.create(str(shm / f"{len(boards)}.board"), limits)
         board.bind_process(Identity(os.getpid(), 1, 0, 0, 0, time.monotonic_ns()))
         monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, board.path)
         monkeypatch.setenv(environment.CONFIG, json.dumps(config.to_dict()))
@@ -64,4 +56,3 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranked]:
     yield be_ranked
     for board in boards:
         board.close()
-    shutil.rmtree(folder)

@@ -65,11 +65,8 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 def metrics(made: Trainer) -> list[tuple[int, float]]:
-    return [
-        (entry["step"], round(entry["eval_loss"], 12))
-        for entry in made.state.log_history
-        if "eval_loss" in entry
-    ]
+    evaluations = (entry for entry in made.state.log_history if "eval_loss" in entry)
+    return [(entry["step"], round(entry["eval_loss"], 12)) for entry in evaluations]
 
 
 def test_it_saves_the_step_and_the_next_start_ends_with_the_same_weights(
@@ -137,10 +134,8 @@ def test_an_epoch_ends_before_the_evaluation_that_is_due_at_its_last_step(tmp_pa
 @pytest.mark.skipif(IS_4_46, reason="4.46 loses the best step")
 def test_the_best_checkpoint_may_be_that_of_the_last_evaluation_which_was_cut_short(tmp_path: Path) -> None:
     """No other checkpoint follows, with which the trainer would note it."""
-    changes = {
-        **{"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 2},
-        **{"load_best_model_at_end": True, "save_total_limit": 1},
-    }
+    changes = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 2}
+    changes |= {"load_best_model_at_end": True, "save_total_limit": 1}
     alone = trainer(tmp_path / "alone", **changes)
     alone.train()
     assert Path(str(alone.state.best_model_checkpoint)).name == "checkpoint-40"
@@ -228,9 +223,8 @@ def test_reports_are_made_and_the_trainer_is_as_it_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "nemo_logger.StragglerDetectionCallback")
-    made = trainer(
-        tmp_path, [StragglerDetectionCallback(0)], max_steps=40, logging_strategy="steps", logging_steps=1
-    )
+    logs = {"logging_strategy": "steps", "logging_steps": 1}
+    made = trainer(tmp_path, [StragglerDetectionCallback(0)], max_steps=40, **logs)
     made.train()
     assert said(caplog, "Section individual performance (training_step)")
     assert any("section_individual_perf/min" in line for line in made.state.log_history)
@@ -248,9 +242,8 @@ def test_loggers_that_have_ended_get_no_metrics(
     def stop() -> None:
         made.control.should_training_stop = stops_at_epoch_end
 
-    made = trainer(
-        tmp_path, [StragglerDetectionCallback(0)], {"on_epoch_end 20": stop}, max_steps=40, num_train_epochs=2
-    )
+    deeds, changes = {"on_epoch_end 20": stop}, {"max_steps": 40, "num_train_epochs": 2}
+    made = trainer(tmp_path, [StragglerDetectionCallback(0)], deeds, **changes)
     made.train()
     seen = next(each.seen for each in made.callback_handler.callbacks if isinstance(each, Doing))
     assert seen[-1] == f"on_train_end {20 if stops_at_epoch_end else 40}"
@@ -273,10 +266,8 @@ def test_what_fails_in_the_metrics_is_said_once(tmp_path: Path, caplog: pytest.L
 
 
 def test_a_stop_saves_and_exits_with_1(tmp_path: Path) -> None:
-    callback = StragglerDetectionCallback(
-        0, gpu_individual_perf_threshold=9.0, stop_if_detected=True, stop_on="scores"
-    )
-    made = trainer(tmp_path, [callback], max_steps=200)
+    stops = {"gpu_individual_perf_threshold": 9.0, "stop_if_detected": True, "stop_on": "scores"}
+    made = trainer(tmp_path, [StragglerDetectionCallback(0, **stops)], max_steps=200)
     with pytest.raises(SystemExit) as end:
         made.train()
     assert end.value.code == 1 and made.state.global_step < 200
@@ -298,9 +289,8 @@ def test_the_bundle_adds_what_is_not_there_for_one_training(tmp_path: Path, rank
 
 @pytest.mark.slow
 def test_a_slow_rank_is_named(spawn: Spawner, tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HF_HUB_OFFLINE": "1"}
-    job = spawn([*launcher, f"--ft-run-dir={tmp_path}/run", str(PROGRAM), str(tmp_path)], env=env)
+    command = [*LAUNCHER, "--nproc-per-node=2", f"--ft-run-dir={tmp_path}/run", PROGRAM, tmp_path]
+    job = spawn(command, env={**QUIET, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"})
     assert job.wait(240) == 1, job.output()[-3000:]
     assert "slower on some ranks. Affected ranks: {StragglerId(rank=1, " in job.output(), job.output()[-3000:]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -39,28 +40,28 @@ def flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "finished.flag"
 
 
-def looking_at(board: Board, seen: dict[str, Any]) -> Callable[[str], Callable[[], None]]:
-    """Deeds that note what the board says then, by the name of the moment."""
-    return lambda name: lambda: seen.update({name: board.snapshot()})
+def looking_at(board: Board) -> tuple[dict[str, Any], Callable[[str], Callable[[], None]]]:
+    """What the board said in each moment; and deeds that note it, by the name of the moment."""
+    seen: dict[str, Any] = {}
+    return seen, lambda name: lambda: seen.update({name: board.snapshot()})
+
+
+@pytest.fixture(scope="module")
+def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training of five steps, which left a checkpoint: timeouts are learned by one that resumes."""
+    folder = tmp_path_factory.mktemp("begun")
+    trainer(folder, max_steps=5, eval_steps=10, save_steps=5).train()
+    return folder
 
 
 def test_each_step_is_a_heartbeat_with_its_number(tmp_path: Path, ranked: Ranked) -> None:
-    board = ranked()
-    seen: dict[str, Any] = {}
-    at = looking_at(board, seen)
-    deeds = {
-        "on_step_begin 0": at("before"),
-        "on_step_begin 7": at("after 7"),
-        "on_evaluate 10": at("evaluated"),
-    }
+    seen, at = looking_at(ranked())
+    deeds = {"on_step_begin 0": at("before"), "on_step_begin 7": at("7"), "on_evaluate 10": at("evaluated")}
     callback = FaultToleranceCallback(False, False)
     trainer(tmp_path, [callback], deeds, eval_steps=10).train()
-    assert [seen["after 7"].step, seen["evaluated"].step] == [7, 10]
-    assert (
-        seen["before"].heartbeat_count
-        < seen["after 7"].heartbeat_count
-        < seen["evaluated"].heartbeat_count - 3
-    )  # 4 batches
+    assert [seen["7"].step, seen["evaluated"].step] == [7, 10]
+    beats = [seen[name].heartbeat_count for name in ("before", "7", "evaluated")]
+    assert beats[0] < beats[1] < beats[2] - 3  # 4 batches
     assert not callback.is_initialized and Supervision._current is None
 
 
@@ -69,41 +70,35 @@ def test_each_step_is_a_heartbeat_with_its_number(tmp_path: Path, ranked: Ranked
 )
 @Both
 def test_supervision_that_ends_is_logged_once(
-    kind: Any, moment: str, tmp_path: Path, ranked: Ranked, caplog: pytest.LogCaptureFixture
+    kind: Any, moment: str, five_steps: Path, tmp_path: Path, ranked: Ranked, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In whichever hook the program has shut down the client, the training continues to its end."""
     ranked(rank_section_timeouts=SECTIONS)
-    steps = {"eval_steps": 10, "save_steps": 5}
-    trainer(tmp_path, max_steps=5, **steps).train()  # timeouts are learned by a training that resumes
+    shutil.copytree(five_steps, tmp_path, dirs_exist_ok=True)
     callback = kind(False, True)
 
     def end() -> None:
         callback._run.client.shutdown_workload_monitoring()
 
-    made = trainer(tmp_path, [callback], {moment: end}, **steps)
+    made = trainer(tmp_path, [callback], {moment: end}, eval_steps=10, save_steps=5)
     made.train(resume_from_checkpoint=True)
     assert made.state.global_step == STEPS and Supervision._current is None
     words = ("supervision has ended before the training", "a section of the training is not supervised")
-    told = [
-        each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "Fault" in each.name
-    ]
-    assert len(told) == 1 and any(word in told[0] for word in words), told
+    warnings = [each for each in caplog.records if each.levelname == "WARNING" and "Fault" in each.name]
+    (told,) = (each.getMessage() for each in warnings)
+    assert any(word in told for word in words), told
 
 
 def test_sections_name_what_the_trainer_does(tmp_path: Path, ranked: Ranked) -> None:
-    board = ranked(rank_section_timeouts=SECTIONS)
-    seen: dict[str, Any] = {}
-    at = looking_at(board, seen)
+    seen, at = looking_at(ranked(rank_section_timeouts=SECTIONS))
     callback = FaultToleranceSectionsCallback(False, False)
     deeds = {"on_train_begin 0": at("begin"), "on_pre_optimizer_step 4": at("step"), "on_save 5": at("saved")}
     made = trainer(tmp_path, [callback], deeds, save_steps=5)
     saving = made._save_optimizer_and_scheduler
     made._save_optimizer_and_scheduler = lambda folder: (at("saving")(), saving(folder))  # type: ignore[method-assign]
     made.train()
-    assert {
-        name: [section.name for section in seen[name].open_sections]
-        for name in ("begin", "step", "saving", "saved")
-    } == {"begin": ["setup"], "step": ["step"], "saving": ["checkpointing"], "saved": []}
+    found = {name: [section.name for section in each.open_sections] for name, each in seen.items()}
+    assert found == {"begin": ["setup"], "step": ["step"], "saving": ["checkpointing"], "saved": []}
 
 
 class Stream(IterableDataset[Any]):
@@ -116,9 +111,8 @@ class Stream(IterableDataset[Any]):
 
 def test_batches_that_make_no_whole_step_leave_no_section(tmp_path: Path, ranked: Ranked) -> None:
     """The evaluation that follows would be one long step."""
-    board = ranked(rank_section_timeouts=SECTIONS)
-    seen: dict[str, Any] = {}
-    deeds = {"on_evaluate 1": looking_at(board, seen)("evaluated")}
+    seen, at = looking_at(ranked(rank_section_timeouts=SECTIONS))
+    deeds = {"on_evaluate 1": at("evaluated")}
     changes = {"eval_strategy": "epoch", "gradient_accumulation_steps": 4, "max_steps": 2}
     made = trainer(tmp_path, [FaultToleranceSectionsCallback(False, False)], deeds, **changes)
     made.train_dataset = Stream()
@@ -132,31 +126,28 @@ def test_limits_are_learned_by_the_second_job_and_loaded_by_the_third(
     """As documents 1 and 2 say; both callbacks in one trainer."""
     caplog.set_level("INFO", "nemo_logger.FaultToleranceCallback")
     state = tmp_path / "ft_state" / "_ft_state.json"
-    sections = tmp_path / "ft_state" / "_ft_state_.json"
 
-    def job(steps: int) -> None:
+    def job(steps: int) -> list[str]:
+        """Returns the sections that have learned timeouts after it."""
         ranked(rank_section_timeouts=SECTIONS)
         callbacks = [FaultToleranceCallback(False, True), FaultToleranceSectionsCallback(False, True)]
         trainer(tmp_path, callbacks, max_steps=steps, save_steps=10).train(resume_from_checkpoint=True)
+        return calculated_sections(tmp_path)
 
-    job(18)
-    assert (
-        not state.exists()
-        and "setup"
-        not in json.loads(sections.read_text())["current_timeouts"]["section"]["calculated_sections"]
-    )
-    job(40)
+    assert "setup" not in job(18) and not state.exists()
+    assert job(40) == ["checkpointing", "setup", "step"]
     learned = json.loads(state.read_text())["current_timeouts"]["heartbeat"]
     assert learned["were_calculated"] and learned["subsequent"] < 2700
-    assert json.loads(sections.read_text())["current_timeouts"]["section"]["calculated_sections"] == [
-        "checkpointing",
-        "setup",
-        "step",
-    ]
     assert said(caplog, "Fault tolerance timeouts loaded") == 1  # the sections of the first job
     job(41)
     assert said(caplog, "Fault tolerance timeouts loaded") == 3
     assert said(caplog, "[FaultToleranceCallback@rank0] Updated FT timeouts. New values: ") >= 3
+
+
+def calculated_sections(folder: Path) -> list[str]:
+    """Those whose timeouts the last job learned."""
+    kept = json.loads((folder / "ft_state" / "_ft_state_.json").read_text())
+    return kept["current_timeouts"]["section"]["calculated_sections"]
 
 
 @pytest.mark.parametrize("eval_delay", [0, 1000])
@@ -170,9 +161,7 @@ def test_no_limit_that_an_evaluation_could_exceed_is_learned_before_one(
     trainer(tmp_path, callbacks, max_steps=40, **steps).train(resume_from_checkpoint=True)
     seen = not eval_delay
     assert (tmp_path / "ft_state" / "_ft_state.json").exists() == seen
-    sections = json.loads((tmp_path / "ft_state" / "_ft_state_.json").read_text())
-    learned = sections["current_timeouts"]["section"]["calculated_sections"]
-    assert learned == ["checkpointing", "setup", *(["step"] if seen else [])]
+    assert calculated_sections(tmp_path) == ["checkpointing", "setup", *(["step"] if seen else [])]
 
 
 @Both
@@ -212,20 +201,20 @@ def test_with_all_steps_done_a_start_trains_none_and_makes_the_flag(
     tmp_path: Path, ranked: Ranked, flag: Path
 ) -> None:
     """As after an end between the last checkpoint and the flag; transformers itself trains one more step each time."""
-    ranked()
-    first = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=15, save_steps=15)
-    first.train(resume_from_checkpoint=True)
+
+    def start(steps: int) -> Trainer:
+        ranked()
+        made = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=steps, save_steps=15)
+        made.train(resume_from_checkpoint=True)
+        return made
+
+    first = start(15)
     for _ in range(2):
         flag.unlink()
-        ranked()
-        again = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=15, save_steps=15)
-        again.train(resume_from_checkpoint=True)
+        again = start(15)
         assert again.state.global_step == 15 and weights(again) == weights(first) and flag.exists()
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-15"]
-    ranked()
-    more = trainer(tmp_path, [FaultToleranceCallback(True, False)], max_steps=17, save_steps=15)
-    more.train(resume_from_checkpoint=True)  # the user wants more of them
-    assert more.state.global_step == 17
+    assert start(17).state.global_step == 17  # the user wants more of them
 
 
 def test_a_failure_is_told_to_the_policy_and_nothing_is_learned(
@@ -250,11 +239,9 @@ def test_a_failure_is_told_to_the_policy_and_nothing_is_learned(
 
 
 def test_a_wrong_start_says_what_to_do(tmp_path: Path, ranked: Ranked) -> None:
-    for callback in (FaultToleranceCallback(False, False), FaultToleranceSectionsCallback(False, False)):
-        with pytest.raises(
-            RuntimeError, match=f"{type(callback).__name__} needs ft_launcher, .* Run `ft_launcher"
-        ):
-            trainer(tmp_path, [callback]).train()
+    for kind in FaultToleranceCallback, FaultToleranceSectionsCallback:
+        with pytest.raises(RuntimeError, match=f"{kind.__name__} needs ft_launcher, .* Run `ft_launcher"):
+            trainer(tmp_path, [kind(False, False)]).train()
     ranked(rank_section_timeouts={"setup": 1.0})
     with pytest.raises(ValueError, match=r"should contain {'checkpointing', 'setup', 'step'} entries"):
         trainer(tmp_path, [FaultToleranceSectionsCallback(False, False)]).train()
@@ -334,48 +321,38 @@ def test_a_trainer_keeps_its_class_and_can_be_pickled(tmp_path: Path) -> None:
         "Accelerator(cpu=True); made = pickle.load(sys.stdin.buffer); made.train(); "
         "print([type(each).__name__ for each in made.callback_handler.callbacks], made.state.global_step)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        input=pickle.dumps(made),
-        capture_output=True,
-        timeout=600,
-        check=False,
-    )
+    command, pickled = [sys.executable, "-c", program], pickle.dumps(made)
+    ended = subprocess.run(command, input=pickled, capture_output=True, timeout=600, check=False)
     assert ended.stdout.decode().strip() == "['DefaultFlowCallback', 'PreemptionCallback'] 3", ended.stderr
     assert b"came by add_callback" not in ended.stderr
 
 
-def test_a_class_that_asks_for_a_keyword_and_for_its_own_class(tmp_path: Path, ranked: Ranked) -> None:
-    class Named(Trainer):
-        def __init_subclass__(cls, *, name: str) -> None:
-            cls.name = name
+class Named(Trainer):
+    """Asks its subclasses for a keyword."""
 
-    class Own(Named, name="own"):
-        def train(self, *args: Any, **kwargs: Any) -> Any:
-            return super(self.__class__, self).train(*args, **kwargs)
-
-    board, callback = ranked(), FaultToleranceCallback(False, False)
-    Own(Line(), arguments(tmp_path, max_steps=3), train_dataset=Numbers(), callbacks=[callback]).train()
-    assert board.snapshot().finished and board.snapshot().step == 3
-    other = Own(Line(), arguments(tmp_path, max_steps=3), train_dataset=Numbers())
-    other.train()
-    assert other.state.global_step == 3
+    def __init_subclass__(cls, *, name: str) -> None:
+        cls.name = name
 
 
-def test_a_class_with_its_own_train_is_supervised(tmp_path: Path, ranked: Ranked) -> None:
-    class Own(Trainer):
-        def train(self, *, resume_from_checkpoint: Any = None) -> Any:
-            return self._inner_training_loop(self.args.train_batch_size, self.args, resume_from_checkpoint)
+class OfItsOwnClass(Named, name="own"):
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        return super(self.__class__, self).train(*args, **kwargs)
 
+
+class OwnTrain(Trainer):
+    def train(self, *, resume_from_checkpoint: Any = None) -> Any:
+        return self._inner_training_loop(self.args.train_batch_size, self.args, resume_from_checkpoint)
+
+
+@pytest.mark.parametrize("own", [OfItsOwnClass, OwnTrain])
+def test_a_class_of_the_program_is_supervised(own: Any, tmp_path: Path, ranked: Ranked) -> None:
+    """Where it has a callback of ours; without one it trains too."""
     board, before = ranked(), Trainer.train
-    made = Own(
-        Line(),
-        arguments(tmp_path, max_steps=3),
-        train_dataset=Numbers(),
-        callbacks=[FaultToleranceCallback(False, False)],
-    )
-    made.train()
-    assert board.snapshot().finished and board.snapshot().step == 3
+    for callbacks in ([FaultToleranceCallback(False, False)], []):
+        made = own(Line(), arguments(tmp_path, max_steps=3), train_dataset=Numbers(), callbacks=callbacks)
+        made.train()
+        assert made.state.global_step == 3
+        assert board.snapshot().finished and board.snapshot().step == 3
     assert Trainer.train is before
 
 

@@ -7,9 +7,9 @@ import json
 import os
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import Trainer
 
 from holdfast.checkpoints import last_complete, why_incomplete
 from holdfast.integrations.transformers import PreemptionCallback
@@ -26,16 +26,19 @@ class Ended(BaseException):
     """Stands for the end of the process in the middle of a save."""
 
 
-def ends_in_the_save(made: Trainer, at: int) -> None:
-    """The trainer writes the weights of this step's checkpoint, and no more."""
+def killed_in_a_save(folder: Path, **changes: Any) -> None:
+    """A training that writes the weights of checkpoint-15, and no more."""
+    made = trainer(folder, [PreemptionCallback()], save_steps=5, **changes)
     saving = made._save_optimizer_and_scheduler
 
     def save(folder: str) -> None:
-        if made.state.global_step == at:
+        if made.state.global_step == 15:
             raise Ended
         saving(folder)
 
     made._save_optimizer_and_scheduler = save  # type: ignore[method-assign]
+    with pytest.raises(Ended):
+        made.train(resume_from_checkpoint=True)
 
 
 def test_a_half_written_checkpoint_is_not_gone_on_from(
@@ -44,10 +47,7 @@ def test_a_half_written_checkpoint_is_not_gone_on_from(
     """Though only one is kept, the older one is there until the next is complete; the marked one is written again."""
     caplog.set_level("INFO", "holdfast.integrations.transformers")
     only_one = {"save_steps": 5, "save_total_limit": 1}
-    first = trainer(tmp_path, [PreemptionCallback()], **only_one)
-    ends_in_the_save(first, 15)
-    with pytest.raises(Ended):
-        first.train(resume_from_checkpoint=True)
+    killed_in_a_save(tmp_path, save_total_limit=1)
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-15"]
     assert (tmp_path / "checkpoint-15" / MARK).exists()
     assert last_complete(tmp_path) == tmp_path / "checkpoint-10"
@@ -70,28 +70,25 @@ def test_rotation_removes_incomplete_checkpoints_first(
     tmp_path: Path, limit: int | None, complete: set[int], incomplete: set[int]
 ) -> None:
     """A resume removes nothing. The next save has a lower step, and must not be removed in place of a higher one."""
-    ended = trainer(tmp_path, [PreemptionCallback()], save_steps=5)
-    ends_in_the_save(ended, 15)
-    with pytest.raises(Ended):
-        ended.train()
-    again = trainer(tmp_path, [PreemptionCallback()], save_steps=12, max_steps=12, save_total_limit=limit)
-    again.train(resume_from_checkpoint=True)
-    found = {path: why_incomplete(path) for path in tmp_path.glob("checkpoint-*")}
-    assert {path for path, why in found.items() if not why} == {
-        tmp_path / f"checkpoint-{step}" for step in complete
-    }
-    assert {path for path, why in found.items() if why} == {
-        tmp_path / f"checkpoint-{step}" for step in incomplete
-    }
+    killed_in_a_save(tmp_path)
+    twelve_steps(tmp_path, limit)
+    found = {path.name: why_incomplete(path) for path in tmp_path.glob("checkpoint-*")}
+    assert {name for name, why in found.items() if not why} == {f"checkpoint-{step}" for step in complete}
+    assert {name for name, why in found.items() if why} == {f"checkpoint-{step}" for step in incomplete}
     assert choose(tmp_path) == tmp_path / "checkpoint-12"
+
+
+def twelve_steps(folder: Path, limit: int | None) -> None:
+    """The next start, whose one checkpoint is of a lower step than those that are there."""
+    again = trainer(folder, [PreemptionCallback()], save_steps=12, max_steps=12, save_total_limit=limit)
+    again.train(resume_from_checkpoint=True)
 
 
 def test_rotation_removes_a_cut_off_checkpoint_first(tmp_path: Path) -> None:
     trainer(tmp_path, [PreemptionCallback()], save_steps=5, max_steps=15).train()
     state = tmp_path / "checkpoint-15" / "optimizer.pt"
     os.truncate(state, state.stat().st_size // 2)
-    again = trainer(tmp_path, [PreemptionCallback()], save_steps=12, max_steps=12, save_total_limit=1)
-    again.train(resume_from_checkpoint=True)
+    twelve_steps(tmp_path, 1)
     assert choose(tmp_path) == tmp_path / "checkpoint-12"
 
 
@@ -106,10 +103,7 @@ def test_rotation_does_not_remove_first_what_cannot_be_read(tmp_path: Path) -> N
 
 def test_incomplete_checkpoint_saved_again_loses_old_files(tmp_path: Path) -> None:
     """A killed job of more ranks has left a file that the smaller job does not write."""
-    ended = trainer(tmp_path, [PreemptionCallback()], save_steps=5)
-    ends_in_the_save(ended, 15)
-    with pytest.raises(Ended):
-        ended.train()
+    killed_in_a_save(tmp_path)
     again = tmp_path / "checkpoint-15"
     (again / "shards").mkdir()
     left = [again / "rng_state_7.pth", again / "shards" / "rank_7.pt"]
@@ -123,13 +117,8 @@ def test_rotation_after_a_failed_flush_is_not_done(tmp_path: Path, monkeypatch: 
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    made = trainer(
-        tmp_path,
-        [PreemptionCallback()],
-        {"on_step_begin 14": lambda: monkeypatch.setattr(os, "fsync", fail)},
-        save_steps=5,
-        save_total_limit=1,
-    )
+    deeds = {"on_step_begin 14": lambda: monkeypatch.setattr(os, "fsync", fail)}
+    made = trainer(tmp_path, [PreemptionCallback()], deeds, save_steps=5, save_total_limit=1)
     with pytest.raises(OSError, match="Input/output error"):
         made.train()
     assert choose(tmp_path) == tmp_path / "checkpoint-10"
