@@ -197,7 +197,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _handlers_stay() -> Iterator[None]:
     """A training that was preempted, or failed under Lightning, keeps its handlers to its process's end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
