@@ -42,9 +42,7 @@ def test_it_goes_on_until_the_flag_is_there(chains: Chains) -> None:
     assert [attempt.number for attempt in chains.ledger.attempts] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_flag_of_another_run_is_removed_and_the_users_own_place_kept(
-    chains: Chains, tmp_path: Path
-) -> None:
+def test_a_flag_of_another_run_is_removed(chains: Chains, tmp_path: Path) -> None:
     stale = tmp_path / "mine.flag"
     stale.touch()
     env = {"FAULT_TOL_FINISHED_FLAG_FILE": str(stale)}
@@ -175,7 +173,7 @@ def test_cancelling_between_two_attempts(chains: Chains) -> None:
     assert chains.endings == ["failed"]
 
 
-def test_an_attempt_that_finishes_when_it_is_cancelled_is_finished(chains: Chains) -> None:
+def test_an_attempt_that_finishes_when_cancelled_is_finished(chains: Chains) -> None:
     """A signal for the training's own ends is passed on, and cancels nothing."""
     run = chains.sh(
         f"trap 'echo told' USR1; trap '{FINISH}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
