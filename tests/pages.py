@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,14 +80,8 @@ def browse(tmp_path: Path, html: str, *options: str) -> str:
     home = tempfile.mkdtemp(prefix="hf-", dir="/tmp")
     environment = {"HOME": home, "TMPDIR": home, "XDG_RUNTIME_DIR": home, "PATH": os.environ["PATH"]}
     command = [chromium(), *fixed, f"--user-data-dir={home}/p", *options, file.as_uri()]
-    browser = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    browser = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
     try:
         told, errors = browser.communicate(timeout=120)
     finally:
