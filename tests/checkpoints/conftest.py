@@ -80,9 +80,8 @@ def made_by_hugging_face(place: Path) -> Path:
     """In a process of its own: it leaves threads."""
     if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("accelerate") is None:
         pytest.skip("transformers and accelerate are not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", HUGGING_FACE, str(place)], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", HUGGING_FACE, str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return place / "checkpoint-2"
 

@@ -46,9 +46,7 @@ def test_the_step_in_a_name() -> None:
         ("deepspeed's layout", "global_step9 global_step10 global_step11", "mp_rank_00_model_states.pt"),
     ],
 )
-def test_the_newest_that_is_complete(
-    kind: str, in_order: str, broken: str, make: Make, tmp_path: Path
-) -> None:
+def test_newest_that_is_complete(kind: str, in_order: str, broken: str, make: Make, tmp_path: Path) -> None:
     """By the step of their names, whatever order they were written in; the damaged one is named, with the reason."""
     names = in_order.split()
     for name in reversed(names):
