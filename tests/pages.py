@@ -43,9 +43,8 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
-        self.loads += [
-            f"{name}={value}" for name, value in attrs if name in ("src", "href") or name.startswith("on")
-        ]
+        loads = [attr for attr in attrs if attr[0] in ("src", "href") or attr[0].startswith("on")]
+        self.loads += [f"{name}={value}" for name, value in loads]
         if tag not in VOID:
             self.open.append(tag)
 

@@ -183,7 +183,7 @@ def test_an_exit_code_alone_is_no_witness_of_a_preemption() -> None:
 
 
 @given(st.one_of(st.none(), st.integers(-64, 255)), st.booleans(), st.sampled_from(Scheduler), st.booleans())
-def test_nothing_but_the_flag_is_a_success(
+def test_only_the_flag_is_a_success(
     code: int | None, flag: bool, scheduler: Scheduler, launcher: bool
 ) -> None:
     found = ending_of(Evidence(code, flag, scheduler, is_launcher=launcher))
@@ -205,9 +205,8 @@ def test_every_ending_state_and_variable_is_on_the_page() -> None:
 
 
 def begins(t: float = 1.0, *, carries_on: bool = False, pid: int = 17) -> Record:
-    return chain_begins(
-        t, command=["ft_launcher", "train.py"], flag="/f", host="h", pid=pid, started=5, carries_on=carries_on
-    )
+    who = {"host": "h", "pid": pid, "started": 5}
+    return chain_begins(t, command=["ft_launcher", "train.py"], flag="/f", carries_on=carries_on, **who)
 
 
 def started(t: float, number: int, **about: Any) -> Record:
@@ -218,9 +217,8 @@ FAILED = Ending(Kind.FAILED, "exit code 1", node="gpu-7", rank=3)
 
 
 def ended(t: float, number: int, ending: Ending = FAILED) -> Record:
-    return attempt_ends(
-        t, number, ending, exit_code=1, account=Account(resumed_step=4, last_step=9, nodes=("a", "b"))
-    )
+    account = Account(resumed_step=4, last_step=9, nodes=("a", "b"))
+    return attempt_ends(t, number, ending, exit_code=1, account=account)
 
 
 def read(*records: Record) -> Ledger:

@@ -88,9 +88,7 @@ def test_an_unreadable_ledger_is_one_line(tmp_path: Path, make: Callable[[Path],
         LedgerFile(str(tmp_path)).read()
 
 
-def test_on_a_full_disk_records_wait_until_there_is_room(
-    small_disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_full_disk_records_wait_for_room(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = LedgerFile(str(small_disk))
     assert file.append({"t": 1, "kind": "other"})
     filler = fill(small_disk)
@@ -160,9 +158,7 @@ def test_whose_flag_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert whose_flag(ledger_with("/f", Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
 
 
-def test_a_path_for_no_flag_is_refused_and_left_alone(
-    chains: Chains, small_disk: Path, tmp_path: Path
-) -> None:
+def test_a_path_for_no_flag_is_refused_and_stays(chains: Chains, small_disk: Path, tmp_path: Path) -> None:
     script, link, loop, empty, pipe = (tmp_path / name for name in ("train.py", "link", "loop", "empty", "p"))
     script.write_text("print(1)")
     empty.touch()
@@ -334,9 +330,8 @@ def test_an_end_that_nobody_saw_ran_for_an_unknown_time(tmp_path: Path) -> None:
     flag, host = tmp_path / "finished.flag", os.uname().nodename
     flag.touch()
     file = LedgerFile(str(tmp_path))
-    file.append(
-        chain_begins(1.0, command=["true"], flag=str(flag), host=host, pid=1, started=1, carries_on=False)
-    )
+    who = {"host": host, "pid": 1, "started": 1}
+    file.append(chain_begins(1.0, command=["true"], flag=str(flag), carries_on=False, **who))
     file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-no-process")))
     command = [*HOLDFAST, "autoresume", "--run-dir", tmp_path, "--", "true"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)

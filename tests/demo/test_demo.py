@@ -44,9 +44,8 @@ def test_demo_survives_a_hang_and_a_kill_with_the_same_result(demo: Spawned, tmp
     assert len(set(re.findall(r"final loss (\d\.\d{6})", demo.out()))) == 1
     assert "Both runs ended with the same weights, bit for bit." in demo.out()
     summary = demo.out().partition("== Summary")[2]
-    incidents = re.findall(
-        r"\d\d:\d\d:\d\d  (\w+), rank (\d), .*\n +restarted \((\d) of 3\), (\S+) s lost", summary
-    )
+    incident = r"\d\d:\d\d:\d\d  (\w+), rank (\d), .*\n +restarted \((\d) of 3\), (\S+) s lost"
+    incidents = re.findall(incident, summary)
     assert [incident[:3] for incident in incidents] == [("hang", "1", "1"), ("crash", "0", "2")]
     assert 3.0 <= float(incidents[0][3]) < 60
     assert list(tmp_path.iterdir()) == []
@@ -129,9 +128,7 @@ for step in range(1, 100000):
 """
 
 
-def test_newest_two_are_kept_and_a_damaged_one_skipped(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_two_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert checkpoint.load_newest(tmp_path) is None
     for step in (5, 10, 15, 100):
         checkpoint.save(tmp_path, step, {"step": step, "model": torch.arange(1000)})

@@ -292,9 +292,7 @@ def test_a_node_that_was_lost_twice_is_left_out(
 
 
 @pytest.mark.parametrize(("limits", "state"), [({"max_jobs": 1}, "too many jobs"), ({}, "gave up")])
-def test_giving_up_at_the_time_limit_fails_the_script(
-    slurm: Slurm, limits: dict[str, int], state: str
-) -> None:
+def test_giving_up_at_the_time_limit_is_an_error(slurm: Slurm, limits: dict[str, int], state: str) -> None:
     """By the limit of jobs, or as the job could not be requeued."""
     slurm.begins()
     slurm.shows_time_limit()
@@ -335,7 +333,7 @@ def test_a_job_keeps_the_nodes_that_it_needs(bad: str, needed: int, expected: tu
 
 PREEMPTION = '{{"t": {0}, "mono": 1.0, "node": "n1:9", "kind": "preemption", "signal": "SIGTERM"}}\n'
 FIRST_STEP = (
-    '{{"t": {0}, "mono": 0.5, "node": "n1:9", "kind": "first_step", "cycle": 0, "rank": 0, "step": 40}}\n'
+    '{{"t": {0}, "mono": 0, "node": "n1:9", "kind": "first_step", "cycle": 0, "rank": 0, "step": 4}}\n'
 )
 
 

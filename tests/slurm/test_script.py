@@ -168,9 +168,7 @@ def test_what_is_not_submitted_is_one_line(
 @pytest.mark.parametrize(
     ("codes", "tries", "code"), [("7 7 0", 3, 0), ("7 7 7 7 0", 4, 1), ("101 0", 1, 1), ("100 0", 1, 0)]
 )
-def test_an_attempt_that_cannot_begin_is_tried_again(
-    tmp_path: Path, codes: str, tries: int, code: int
-) -> None:
+def test_an_attempt_that_cannot_begin_is_repeated(tmp_path: Path, codes: str, tries: int, code: int) -> None:
     tools = {
         "keep": f'case "$*" in *--attempt-begins) echo >> {tmp_path}/tries; codes=({codes}); '
         f"exit ${{codes[$(wc -l < {tmp_path}/tries) - 1]}} ;; esac",

@@ -93,10 +93,8 @@ def test_undisturbed_job_takes_each_step_once(training: Training, weights: list[
 )
 def test_hang_and_kill_are_survived(training: Training, weights: list[float], start: str) -> None:
     """The verdict on the hang names the culprit from stacks and collectives; ranks restart warm where asked to."""
-    mode = "auto" if start == "warm" else "off"
-    job, result = training.end(
-        "--max-restarts=3", "--ft-warm-start", mode, *LIMITS, faults=HANG_AND_KILL, own="--step-seconds 0.1"
-    )
+    flags = ("--max-restarts=3", f"--ft-warm-start={'auto' if start == 'warm' else 'off'}", *LIMITS)
+    job, result = training.end(*flags, faults=HANG_AND_KILL, own="--step-seconds 0.1")
     assert result["weights"] == pytest.approx(weights)
     after = in_cycle(1, 6, 12) + in_cycle(2, 11, 20)
     assert training.steps(0) == training.steps(1) == in_cycle(0, 1, 6) + after
