@@ -17,10 +17,9 @@ import signal
 import socket
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -28,7 +27,7 @@ import pytest
 
 from tests.jobs import LAUNCHER, Launched, records
 from tests.jobs import PRELUDE as OF_ONE_NODE
-from tests.processes import Spawned, Spawner, alive, free_port, wait_until
+from tests.processes import Environ, Spawned, Spawner, alive, free_port, wait_until
 
 PRELUDE = (
     OF_ONE_NODE
@@ -169,34 +168,34 @@ class Cluster:
         restarts: int = 3,
         node_timeout: float | None = 20,
         conf: str = "last_call_timeout=2",
-        env: Mapping[str, str | None] | None = None,
+        env: Environ | None = None,
     ) -> Node:
         """Start the launcher of node `name` (a letter; it gives the order of the ranks too).
 
         `node_timeout` (None: the default) is long where no node is lost: two busy cores keep launchers waiting.
         """
-        conf = f"{conf},is_host={int(name == 'a')}"
-        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-conf", conf]
-        rendezvous += [
-            "--rdzv-endpoint",
-            f"{self.address('a')}:{self.port}",
-            "--node-rank",
-            str(ord(name) - ord("a")),
+        rendezvous = [
+            "--rdzv-backend=c10d",
+            "--rdzv-id=job",
+            f"--rdzv-endpoint={self.address('a')}:{self.port}",
         ]
-        timeout = ["--ft-node-timeout", str(node_timeout)] if node_timeout is not None else []
-        common = ["--nnodes", nnodes, "--nproc-per-node", "2", "--max-restarts", str(restarts), *timeout]
+        rendezvous += [
+            f"--rdzv-conf={conf},is_host={int(name == 'a')}",
+            f"--node-rank={ord(name) - ord('a')}",
+        ]
+        timeout = [f"--ft-node-timeout={node_timeout}"] if node_timeout is not None else []
+        common = [f"--nnodes={nnodes}", "--nproc-per-node=2", f"--max-restarts={restarts}", *timeout]
         return self.command(name, *rendezvous, *common, *flags, str(script), env=env)
 
-    def command(self, name: str, *arguments: str, env: Mapping[str, str | None] | None = None) -> Node:
+    def command(self, name: str, *arguments: str, env: Environ | None = None) -> Node:
         """Start `ft_launcher` with these arguments on node `name`."""
         self._count += 1
         run_dir = self.folder / f"run-{name}-{self._count}"
         inside = self.network.inside(name) if self.network else []
         variables = {"NODE": name, "NOTES": str(self.notes), **(env or {})}
         if self.network:
-            variables["GLOO_SOCKET_IFNAME"] = (
-                "eth0"  # gloo would look up the host's name, which is one for all
-            )
+            # Else gloo looks up the host's name, which is one for all.
+            variables["GLOO_SOCKET_IFNAME"] = "eth0"
         command = [*inside, *LAUNCHER, "--ft-run-dir", str(run_dir), *arguments]
         return Node(name, self._spawn(command, env=variables, cwd=self.folder), run_dir)
 
@@ -311,9 +310,7 @@ class Network:
         for space in (*map(self._space, self._names), self._switch):
             subprocess.run(["ip", "netns", "delete", space], capture_output=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -113,9 +113,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports go to the first process as UTF-8, and a name on a disk, which a log may show, need not be that."""
     report = yield
-    report.sections = [
-        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
-    ]
+    sections = report.sections
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in sections]
     return report
 
 
@@ -126,10 +125,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each process begins with a share of its own of the slow ones, in the order of the folders, and so of different
     rooms: those that wait for nodes run beside those that load Lightning. What is left is shared out as they finish.
     """
-    misplaced = [
-        each.nodeid for each in items if each.get_closest_marker("soak") and not _may_soak(each.path)
-    ]
-    if misplaced:
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if misplaced := [item.nodeid for item in soak if not _may_soak(item.path)]:
         raise pytest.UsageError(f"marked soak outside of tests/soak: {', '.join(misplaced)}: mark it variant")
     left_out = {each for each in items if _is_left_out(each.path, config) and not _is_chosen(each, config)}
     config.hook.pytest_deselected(items=list(left_out))
@@ -169,9 +166,7 @@ def _private_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("TMPDIR", str(place / "tmp"))
     patch.setattr(tempfile, "tempdir", None)  # ask $TMPDIR again
     patch.setenv("XDG_STATE_HOME", str(place / "state"))
-    patch.setenv(
-        "TORCHINDUCTOR_CACHE_DIR", str(place / "compiled")
-    )  # Lightning has torch make it, used or not
+    patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "compiled"))  # Lightning has torch make it
     patch.setenv("PYTHONPATH", str(SOURCE), prepend=os.pathsep)
     patch.setenv(leaks.MARK, uuid.uuid4().hex)
     # One tracker per process, started by the first use of shared memory and kept: here it is no test's leak.
@@ -197,7 +192,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _handlers_stay() -> Iterator[None]:
     """A training that was preempted, or failed under Lightning, keeps its handlers to its process's end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from tests.processes import CEILING, Spawned, Spawner
+from tests.processes import CEILING, Environ, Spawned, Spawner
 
 LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -156,13 +156,11 @@ class Job(Launched):
     def wait_for_ends_of_ranks(self, count: int) -> None:
         """Wait until this many children of the launcher are zombies: they ended, and it has not looked yet."""
 
-        def is_zombie(child: psutil.Process) -> bool:
-            with suppress(psutil.NoSuchProcess):
-                return child.status() == psutil.STATUS_ZOMBIE
-            return False
-
         def ended() -> bool:
-            return sum(map(is_zombie, psutil.Process(self.pid).children())) >= count
+            with suppress(psutil.NoSuchProcess):  # reaped meanwhile
+                states = [child.status() for child in psutil.Process(self.pid).children()]
+                return states.count(psutil.STATUS_ZOMBIE) >= count
+            return False
 
         self.spawned.wait_for(ended)
 
@@ -191,36 +189,18 @@ class Jobs:
         path.write_text(PRELUDE + text)
         return path
 
-    def __call__(
-        self,
-        text: str,
-        *flags: str | Path,
-        nproc: int = 2,
-        env: Mapping[str, str | None] | None = None,
-        under: Sequence[str] = (),
-    ) -> Job:
-        """Run this program (see `script`) on `nproc` ranks under `ft_launcher`."""
-        arguments = ["--nproc-per-node", str(nproc), *map(str, flags), str(self.script(text))]
-        return self.command(*arguments, env=env, under=under)
+    def __call__(self, text: str, *flags: str | Path, nproc: int = 2, **options: Any) -> Job:
+        """Run this program (see `script`) on `nproc` ranks under `ft_launcher`; `options` are those of `command`."""
+        return self.command("--nproc-per-node", str(nproc), *flags, self.script(text), **options)
 
-    def command(
-        self,
-        *arguments: str | Path,
-        env: Mapping[str, str | None] | None = None,
-        under: Sequence[str] = (),
-    ) -> Job:
+    def command(self, *arguments: str | Path, env: Environ | None = None, under: Sequence[str] = ()) -> Job:
         """Run `ft_launcher` with these arguments and a fresh run directory; `under` another program, like nohup."""
         run_dir = self.folder / f"run{self._count + 1}"
         job = self.plain("--ft-run-dir", run_dir, *arguments, env=env, under=under)
         job.run_dir = run_dir
         return job
 
-    def plain(
-        self,
-        *arguments: str | Path,
-        env: Mapping[str, str | None] | None = None,
-        under: Sequence[str] = (),
-    ) -> Job:
+    def plain(self, *arguments: str | Path, env: Environ | None = None, under: Sequence[str] = ()) -> Job:
         """Run `ft_launcher` with these arguments alone; the job's `run_dir` is not known."""
         self._count += 1
         notes = self.folder / f"notes{self._count}"
@@ -229,7 +209,7 @@ class Jobs:
         spawned = self._spawn([*under, *LAUNCHER, *arguments], env=variables, cwd=self.folder)
         return Job(spawned, self.folder / "unknown", notes)
 
-    def torchrun(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> Spawned:
+    def torchrun(self, *arguments: str | Path, env: Environ | None = None) -> Spawned:
         """Run the installed torch's `torchrun` with these arguments. It leaves a folder in $TMPDIR behind."""
         variables = {"TMPDIR": str(self.folder), **(env or {})}
         return self._spawn([*TORCHRUN, *arguments], env=variables, cwd=self.folder)
@@ -252,31 +232,24 @@ class Twins(NamedTuple):
 
     def same_output(self) -> list[str]:
         """The lines of standard output, sorted (ranks write in any order), after they were found equal."""
-        ours, theirs = (sorted(each.out().splitlines()) for each in (self.ours, self.theirs))
+        ours, theirs = (sorted(each.out().splitlines()) for each in self)
         assert ours == theirs
         return ours
 
     def reports(self) -> tuple[dict[int, Any], dict[int, Any]]:
         """What the ranks reported as one JSON object a line, with a "rank": ours, theirs."""
-        found = []
-        for each in (self.ours, self.theirs):
-            objects = [json.loads(line) for line in each.out().splitlines()]
-            found.append({one["rank"]: one for one in objects})
-        return found[0], found[1]
+        outputs = ([json.loads(line) for line in each.out().splitlines()] for each in self)
+        ours, theirs = ({one["rank"]: one for one in objects} for objects in outputs)
+        return ours, theirs
 
 
-def run_twins(
-    jobs: Jobs, *arguments: str | Path, code: int = 0, env: Mapping[str, str | None] | None = None
-) -> Twins:
+def run_twins(jobs: Jobs, *arguments: str | Path, code: int = 0, env: Environ | None = None) -> Twins:
     """Run both to their end. `{who}` in an argument is `ours` or `theirs`: a place of its own for each."""
-    started = []
-    for who, start in (("ours", jobs.plain), ("theirs", jobs.torchrun)):
-        own = [str(argument).replace("{who}", who) for argument in arguments]
-        started.append(start(*own, env=env))
-    ours, theirs = started[0].spawned, started[1]
-    for each in (ours, theirs):
+    own = {who: [str(each).replace("{who}", who) for each in arguments] for who in ("ours", "theirs")}
+    twins = Twins(jobs.plain(*own["ours"], env=env).spawned, jobs.torchrun(*own["theirs"], env=env))
+    for each in twins:
         assert each.wait() == code, each.output()[-4000:]
-    return Twins(ours, theirs)
+    return twins
 
 
 def tree(folder: Path) -> dict[str, str]:

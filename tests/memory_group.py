@@ -10,10 +10,7 @@ import pytest
 
 from tests.processes import wait_until
 
-ROOTS = (
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-    (Path("/sys/fs/cgroup"), "memory.max"),
-)
+ROOTS = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
 """Of both versions, with the file of the limit."""
 
 

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,8 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
-        self.loads += [
-            f"{name}={value}" for name, value in attrs if name in ("src", "href") or name.startswith("on")
-        ]
+        loads = [attr for attr in attrs if attr[0] in ("src", "href") or attr[0].startswith("on")]
+        self.loads += [f"{name}={value}" for name, value in loads]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -79,14 +79,8 @@ def browse(tmp_path: Path, html: str, *options: str) -> str:
     home = tempfile.mkdtemp(prefix="hf-", dir="/tmp")
     environment = {"HOME": home, "TMPDIR": home, "XDG_RUNTIME_DIR": home, "PATH": os.environ["PATH"]}
     command = [chromium(), *fixed, f"--user-data-dir={home}/p", *options, file.as_uri()]
-    browser = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    browser = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
     try:
         told, errors = browser.communicate(timeout=120)
     finally:

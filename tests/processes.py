@@ -22,12 +22,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 import psutil
 import pytest
 
 T = TypeVar("T")
+Environ = Mapping[str, str | None]
+"""Laid over the test's environment; None takes a name out of it."""
 
 CEILING = 120.0
 """Seconds after which a wait fails. Generous: reached only when something is broken, or on a very busy machine."""
@@ -76,11 +78,8 @@ def free_port() -> int:
 class Spawned:
     """A running command. `stdout` and `stderr` are the files that its output goes to."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], command: Sequence[str], stdout: Path, stderr: Path
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdout: Path, stderr: Path) -> None:
         self.process = process
-        self.command = tuple(command)
         self.stdout = stdout
         self.stderr = stderr
         self._known: dict[Path, tuple[int, str]] = {}
@@ -161,9 +160,9 @@ class Spawned:
             self.process.wait(CEILING)
 
     def _fail(self, why: str) -> NoReturn:
+        command = " ".join(map(str, cast(list[object], self.process.args)))[:300]
         lines = self.output().splitlines()[-60:]
-        places = where_they_are(self.pid)
-        pytest.fail("\n".join([f"{' '.join(self.command)[:300]}\n  {why}. Its last lines:", *lines, *places]))
+        pytest.fail("\n".join([command, f"  {why}. Its last lines:", *lines, *where_they_are(self.pid)]))
 
 
 class Spawner:
@@ -177,18 +176,18 @@ class Spawner:
         self,
         command: Sequence[str | os.PathLike[str]],
         *,
-        env: Mapping[str, str | None] | None = None,
+        env: Environ | None = None,
         cwd: str | os.PathLike[str] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> Spawned:
-        """Start a command. `env` is laid over the test's environment; None takes a name out of it."""
-        words = [os.fspath(word) for word in command]
+        """Start a command."""
         number = len(self._started)
         stdout, stderr = self._folder / f"{number}.out", self._folder / f"{number}.err"
+        merged: dict[str, str | None] = {**os.environ, **(env or {})}
         with stdout.open("wb") as out, stderr.open("wb") as err:
             process = subprocess.Popen(
-                words,
-                env=_environment(env or {}),
+                list(command),
+                env={name: value for name, value in merged.items() if value is not None},
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -196,13 +195,10 @@ class Spawner:
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
-        spawned = Spawned(process, words, stdout, stderr)
-        self._started.append(spawned)
-        return spawned
+        self._started.append(Spawned(process, stdout, stderr))
+        return self._started[-1]
 
-    def python(
-        self, code_or_file: str | Path, *args: str, env: Mapping[str, str | None] | None = None
-    ) -> Spawned:
+    def python(self, code_or_file: str | Path, *args: str, env: Environ | None = None) -> Spawned:
         """Start this Python: a Path is run as a script, a string as `-c` code."""
         what = [str(code_or_file)] if isinstance(code_or_file, Path) else ["-c", code_or_file]
         return self([sys.executable, *what, *args], env=env)
@@ -218,11 +214,6 @@ def spawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawner]:
     spawner = Spawner(tmp_path_factory.mktemp("spawn"))
     yield spawner
     spawner.end_all()
-
-
-def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    merged: dict[str, str | None] = {**os.environ, **changes}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 # -- where a process and its children are, for the report of a test that waited in vain: a hang leaves nothing else

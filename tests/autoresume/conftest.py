@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from holdfast.autoresume.ledger import Ledger
 from holdfast.autoresume.run_dir import LEDGER, read_records
-from tests.processes import Spawned, Spawner
+from tests.processes import Environ, Spawned, Spawner
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 
@@ -25,14 +24,12 @@ class Chains:
         self.run_dir = run_dir
         self.flag = run_dir / "finished.flag"
 
-    def start(
-        self, *command: str, options: tuple[str, ...] = (), env: Mapping[str, str | None] | None = None
-    ) -> Spawned:
+    def start(self, *command: str, options: tuple[str, ...] = (), env: Environ | None = None) -> Spawned:
         """`holdfast autoresume --run-dir … --backoff 0 OPTIONS -- COMMAND`."""
         given = ["autoresume", "--run-dir", self.run_dir, "--backoff", "0", *options, "--", *command]
         return self._spawn([*HOLDFAST, *given], env=env)
 
-    def sh(self, script: str, *options: str, env: Mapping[str, str | None] | None = None) -> Spawned:
+    def sh(self, script: str, *options: str, env: Environ | None = None) -> Spawned:
         """A chain of this shell script."""
         return self.start("sh", "-c", script, options=options, env=env)
 

@@ -36,14 +36,13 @@ from holdfast.callbacks.completion import FLAG_VARIABLE
 from tests.journal.story import START, Story
 
 
+def begun() -> Story:
+    """A run, and its first cycle a second later."""
+    return Story().tell(0, "run_start").cycle(1, 0)
+
+
 def test_the_first_to_fail_and_who_took_part() -> None:
-    story = (
-        Story()
-        .tell(0, "run_start")
-        .cycle(1, 0)
-        .cycle(1, 0, node="b")
-        .tell(1.5, "rank_start", cycle=0, rank=0)
-    )
+    story = begun().cycle(1, 0, node="b").tell(1.5, "rank_start", cycle=0, rank=0)
     story.exit(5.0, 0, rank=1, signal="SIGKILL").exit(5.2, 0, rank=0, code=1)
     story.tell(6, "run_end", exit_code=137).tell(6, "run_end", exit_code=137, node="b")
     found = account_of(story.events)
@@ -52,14 +51,14 @@ def test_the_first_to_fail_and_who_took_part() -> None:
     assert found.started
 
 
-def test_a_fault_that_a_restart_has_answered_is_not_what_ended_the_attempt() -> None:
-    story = Story().tell(0, "run_start").cycle(1, 0).exit(5.0, 0, rank=1, signal="SIGKILL")
+def test_a_fault_before_a_restart_ended_no_attempt() -> None:
+    story = begun().exit(5.0, 0, rank=1, signal="SIGKILL")
     story.restart(5.5, to=1).cycle(7, 1)
     assert account_of(story.events).cause is None  # and then the launcher was killed, say
 
 
 def test_another_attempt_in_the_same_run_directory_does_not_count() -> None:
-    story = Story().tell(0, "run_start").cycle(1, 0).exit(5.0, 0, rank=1, signal="SIGKILL")
+    story = begun().exit(5.0, 0, rank=1, signal="SIGKILL")
     story.tell(6, "run_end", exit_code=137).tell(20, "run_start").cycle(21, 0)
     story.tell(25, "preemption", signal="SIGTERM").tell(26, "run_end", exit_code=75)
     found = account_of(story.events, since=START + 10)
@@ -69,13 +68,13 @@ def test_another_attempt_in_the_same_run_directory_does_not_count() -> None:
 
 
 def test_which_nodes_were_suspected() -> None:
-    story = Story().tell(0, "run_start").cycle(1, 0).tell(8, "node_suspected", cycle=0, suspect="e")
+    story = begun().tell(8, "node_suspected", cycle=0, suspect="e")
     assert account_of(story.tell(9, "node_suspected", cycle=0, suspect="b").events).suspected == ("b", "e")
 
 
 @pytest.mark.parametrize(("before", "only_same"), [(0, True), (1, False)])
 def test_the_same_failure_at_the_end_of_an_attempt(before: int, only_same: bool) -> None:
-    story = Story().tell(0, "run_start").cycle(1, 0)
+    story = begun()
     same = {"failure": "ValueError: bad batch after step 23", "same_failure_limit": 3}
     for number in range(before):
         story.tell(5 + number, "incident", cycle=number).cycle(6 + number, number + 1)
@@ -88,7 +87,7 @@ def test_the_same_failure_at_the_end_of_an_attempt(before: int, only_same: bool)
 
 
 def test_how_far_it_came() -> None:
-    story = Story().tell(0, "run_start").cycle(1, 0)
+    story = begun()
     # Ranks tell their first step when the monitor looks; the lowest is where the training began.
     story.tell(2, "first_step", cycle=0, rank=0, step=3).tell(2, "first_step", cycle=0, rank=1, step=1)
     story.tell(9, "verdict", cycle=0, rank=1, step=77, signal="SIGKILL").restart(10, to=1).cycle(11, 1)
@@ -97,9 +96,9 @@ def test_how_far_it_came() -> None:
     assert (found.resumed_step, found.last_step) == (51, 77)
 
 
-def test_counted_steps_do_not_say_how_far_it_came() -> None:
+def test_counted_steps_are_no_progress() -> None:
     """They begin at 1 in each process: a training that resumes further each time would seem to get nowhere."""
-    story = Story().tell(0, "run_start").cycle(1, 0)
+    story = begun()
     story.tell(2, "first_step", cycle=0, rank=0, step=1, counted=True)
     story.tell(9, "verdict", cycle=0, rank=0, step=77, connected=False, signal="SIGKILL")
     found = account_of(story.events)
@@ -107,10 +106,8 @@ def test_counted_steps_do_not_say_how_far_it_came() -> None:
 
 
 def test_a_request_for_the_end_and_a_long_story_are_a_line() -> None:
-    story = Story().tell(0, "run_start").cycle(1, 0)
-    story.tell(
-        3, "request", cycle=0, rank=0, action="shutdown_workload", description="loss\nis NaN" + "!" * 500
-    )
+    why = "loss\nis NaN" + "!" * 500
+    story = begun().tell(3, "request", cycle=0, rank=0, action="shutdown_workload", description=why)
     found = account_of(story.events)
     assert found.request.startswith("a rank asked to end the whole job: loss is NaN!")
     assert len(found.request) == LONGEST
@@ -126,6 +123,7 @@ UNEXPLAINED = "exit code 93: a rank requested the end of the whole job, or train
 REFUSED = "ft_launcher refused its command line (exit code 2) and started nothing"
 FLAG = "the finished flag is there"
 LIMIT = "the scheduler's time limit"
+NO_NODE = "the scheduler lost a node"
 NOT_FOUND = "exit code 127 (a shell's word for: the command was not found)"
 
 
@@ -163,11 +161,7 @@ NOT_FOUND = "exit code 127 (a shell's word for: the command was not found)"
         (Evidence(None, False), Kind.LOST, "its end was not observed"),
         (Evidence(0, False, Scheduler.TIME_LIMIT), Kind.TIME_LIMIT, LIMIT),
         (Evidence(1, False, Scheduler.TIME_LIMIT, account=CRASH), Kind.TIME_LIMIT, LIMIT),
-        (
-            Evidence(None, False, Scheduler.NODE_LOST, node="n3"),
-            Kind.NODE_LOST,
-            "the scheduler lost a node: n3",
-        ),
+        (Evidence(None, False, Scheduler.NODE_LOST, node="n3"), Kind.NODE_LOST, f"{NO_NODE}: n3"),
         (Evidence(-15, False, Scheduler.CANCELLED, "CANCELLED by 1000"), Kind.CANCELLED, "CANCELLED by 1000"),
         (Evidence(0, False, Scheduler.PREEMPTED), Kind.PREEMPTED, "preempted by the scheduler"),
     ],
@@ -189,7 +183,7 @@ def test_an_exit_code_alone_is_no_witness_of_a_preemption() -> None:
 
 
 @given(st.one_of(st.none(), st.integers(-64, 255)), st.booleans(), st.sampled_from(Scheduler), st.booleans())
-def test_nothing_but_the_flag_is_a_success(
+def test_only_the_flag_is_a_success(
     code: int | None, flag: bool, scheduler: Scheduler, launcher: bool
 ) -> None:
     found = ending_of(Evidence(code, flag, scheduler, is_launcher=launcher))
@@ -211,9 +205,8 @@ def test_every_ending_state_and_variable_is_on_the_page() -> None:
 
 
 def begins(t: float = 1.0, *, carries_on: bool = False, pid: int = 17) -> Record:
-    return chain_begins(
-        t, command=["ft_launcher", "train.py"], flag="/f", host="h", pid=pid, started=5, carries_on=carries_on
-    )
+    who = {"host": "h", "pid": pid, "started": 5}
+    return chain_begins(t, command=["ft_launcher", "train.py"], flag="/f", carries_on=carries_on, **who)
 
 
 def started(t: float, number: int, **about: Any) -> Record:
@@ -224,9 +217,8 @@ FAILED = Ending(Kind.FAILED, "exit code 1", node="gpu-7", rank=3)
 
 
 def ended(t: float, number: int, ending: Ending = FAILED) -> Record:
-    return attempt_ends(
-        t, number, ending, exit_code=1, account=Account(resumed_step=4, last_step=9, nodes=("a", "b"))
-    )
+    account = Account(resumed_step=4, last_step=9, nodes=("a", "b"))
+    return attempt_ends(t, number, ending, exit_code=1, account=account)
 
 
 def read(*records: Record) -> Ledger:
@@ -235,21 +227,15 @@ def read(*records: Record) -> Ledger:
 
 
 def test_what_is_written_is_read() -> None:
-    ledger = read(
-        begins(), started(2.0, 1, host="h", pid=9, started=8, mark="m", job="4711.0"), ended(5.5, 1)
-    )
+    about: dict[str, Any] = {"host": "h", "pid": 9, "started": 8, "mark": "m", "job": "4711.0"}
+    ledger = read(begins(), started(2.0, 1, **about), ended(5.5, 1))
     (chain,) = ledger.chains
-    assert (chain.number, chain.began, chain.command, chain.flag) == (
-        1,
-        1.0,
-        ("ft_launcher", "train.py"),
-        "/f",
-    )
-    assert (chain.host, chain.pid, chain.started, chain.ended) == ("h", 17, 5, False)
+    assert (chain.number, chain.began, chain.command) == (1, 1.0, ("ft_launcher", "train.py"))
+    assert (chain.flag, chain.host, chain.pid, chain.started, chain.ended) == ("/f", "h", 17, 5, False)
     (attempt,) = chain.attempts
     assert attempt == Attempt(
-        1, 2.0, host="h", pid=9, started=8, mark="m", job="4711.0", ended=5.5, kind=Kind.FAILED, exit_code=1,
-        why="exit code 1", node="gpu-7", rank=3, resumed_step=4, last_step=9, nodes=("a", "b"),
+        1, 2.0, **about, ended=5.5, kind=Kind.FAILED, exit_code=1, why="exit code 1", node="gpu-7", rank=3,
+        resumed_step=4, last_step=9, nodes=("a", "b"),
     )  # fmt: skip
     assert attempt.seconds == 3.5
     assert ledger.next_number == 2
@@ -265,9 +251,8 @@ def test_a_chain_whose_keeper_was_killed_is_carried_on() -> None:
 
 
 def test_after_its_end_there_is_another_one() -> None:
-    ledger = read(
-        begins(), started(2, 1), ended(3, 1), chain_ends(3, "gave up", "so it is"), begins(9), started(9, 2)
-    )
+    over = [begins(), started(2, 1), ended(3, 1), chain_ends(3, "gave up", "so it is")]
+    ledger = read(*over, begins(9), started(9, 2))
     first, second = ledger.chains
     assert (first.state, first.why, first.ended) == ("gave up", "so it is", True)
     assert [attempt.number for attempt in second.attempts] == [2]
@@ -277,12 +262,10 @@ def test_after_its_end_there_is_another_one() -> None:
     assert len(read(begins(), chain_ends(2, "finished", ""), begins(3, carries_on=True)).chains) == 2
 
 
-def test_an_attempt_is_told_twice_once_it_has_a_pid() -> None:
+def test_what_is_written_twice_counts_once() -> None:
+    """An attempt is written again once it has a pid."""
     ledger = read(begins(), started(2.0, 1, mark="m"), started(2.0, 1, mark="m", pid=9))
     assert [attempt.pid for attempt in ledger.attempts] == [9]
-
-
-def test_what_is_written_twice_counts_once() -> None:
     told = [begins(), started(2.0, 1), ended(3.0, 1), chain_ends(4, "gave up", "so")]
     assert read(*[record for record in told for _ in range(2)]) == read(*told)
     assert read(*told, *told) == read(*told)
@@ -290,14 +273,11 @@ def test_what_is_written_twice_counts_once() -> None:
     assert late == read(*told[:3]) and late.open_attempt is None
 
 
-def test_of_a_newer_version() -> None:
+def test_of_a_newer_version_or_without_a_chain() -> None:
     newer = {**ended(3, 1), "ending": "abducted", "colour": "green"}
     ledger = read(begins(), {"kind": "weather", "t": 2}, started(2, 1), newer)
     assert ledger.attempts[0].kind is Kind.LOST
     assert ledger.attempts[0].why == "exit code 1"
-
-
-def test_an_attempt_whose_chain_was_not_written() -> None:
     ledger = read(started(2, 1), ended(3, 1))
     assert [attempt.number for attempt in ledger.chains[0].attempts] == [1]
 
@@ -308,18 +288,8 @@ JSON = st.recursive(
     max_leaves=5,
 )
 FIELDS = [
-    "t",
-    "attempt",
-    "ending",
-    "exit_code",
-    "state",
-    "carries_on",
-    "command",
-    "pid",
-    "why",
-    "nodes",
-    "rank",
-]
+    "t", "attempt", "ending", "exit_code", "state", "carries_on", "command", "pid", "why", "nodes", "rank",
+]  # fmt: skip
 RECORDS = st.lists(
     st.builds(
         lambda kind, fields: {**fields, "kind": kind},

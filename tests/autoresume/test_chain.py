@@ -19,6 +19,7 @@ from tests.autoresume.conftest import Chains, begun
 from tests.processes import Spawner, alive, wait_until
 
 FINISH = "touch $FAULT_TOL_FINISHED_FLAG_FILE"
+READY = "echo ready; while :; do sleep 0.05; done"
 
 
 def test_it_goes_on_until_the_flag_is_there(chains: Chains) -> None:
@@ -42,9 +43,7 @@ def test_it_goes_on_until_the_flag_is_there(chains: Chains) -> None:
     assert [attempt.number for attempt in chains.ledger.attempts] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_flag_of_another_run_is_removed_and_the_users_own_place_kept(
-    chains: Chains, tmp_path: Path
-) -> None:
+def test_a_flag_of_another_run_is_removed(chains: Chains, tmp_path: Path) -> None:
     stale = tmp_path / "mine.flag"
     stale.touch()
     env = {"FAULT_TOL_FINISHED_FLAG_FILE": str(stale)}
@@ -141,9 +140,7 @@ def test_max_jobs_and_failures_of_a_start_that_carries_on(chains: Chains) -> Non
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_cancelling_lets_the_attempt_save_and_ends_the_chain(chains: Chains, number: int, code: int) -> None:
     name = signal.Signals(number).name
-    run = chains.sh(
-        f"trap 'echo saved on {name}; exit 0' {name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
-    )
+    run = chains.sh(f"trap 'echo saved on {name}; exit 0' {name.removeprefix('SIG')}; {READY}")
     run.wait_for("^ready$")
     run.send_signal(number)
     assert run.wait() == code
@@ -154,7 +151,7 @@ def test_cancelling_lets_the_attempt_save_and_ends_the_chain(chains: Chains, num
 
 
 def test_a_second_ctrl_c_kills_and_repeated_sigterm_does_not(chains: Chains) -> None:
-    run = chains.sh("trap 'echo told' INT TERM; echo ready; while :; do sleep 0.05; done")
+    run = chains.sh(f"trap 'echo told' INT TERM; {READY}")
     pid = begun(run, 1)
     run.wait_for("^ready$")
     run.send_signal(signal.SIGTERM)
@@ -175,11 +172,9 @@ def test_cancelling_between_two_attempts(chains: Chains) -> None:
     assert chains.endings == ["failed"]
 
 
-def test_an_attempt_that_finishes_when_it_is_cancelled_is_finished(chains: Chains) -> None:
+def test_an_attempt_that_finishes_when_cancelled_is_finished(chains: Chains) -> None:
     """A signal for the training's own ends is passed on, and cancels nothing."""
-    run = chains.sh(
-        f"trap 'echo told' USR1; trap '{FINISH}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    )
+    run = chains.sh(f"trap 'echo told' USR1; trap '{FINISH}; exit 0' TERM; {READY}")
     run.wait_for("^ready$")
     run.send_signal(signal.SIGUSR1)
     run.wait_for("^told$")
@@ -208,9 +203,7 @@ def test_the_next_attempt_waits_for_what_the_last_one_left(chains: Chains, tmp_p
 @pytest.mark.parametrize("script", [False, True], ids=["the command", "what a script has started"])
 def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path, script: bool) -> None:
     held, go = tmp_path / "held", tmp_path / "go"
-    command = (
-        f"{held_until_told(held, go)}; trap 'release; exit 75' TERM; echo ready; while :; do sleep 0.02; done"
-    )
+    command = f"{held_until_told(held, go)}; trap 'release; exit 75' TERM; {READY}"
     # A script dies of the kernel's SIGTERM and leaves no exit code.
     first = chains.sh(f"({command}); true" if script else command)
     first.wait_for("^ready$")
@@ -223,10 +216,8 @@ def test_a_killed_keeper_is_succeeded(chains: Chains, tmp_path: Path, script: bo
     assert second.wait() == 0, second.output()
     assert second.out() == ""
     assert chains.endings == ["lost", "finished"]
-    assert (
-        "attempt 1 ended unseen: its end was not observed; the process that ran this chain was killed"
-        in second.err()
-    )
+    why = "its end was not observed; the process that ran this chain was killed"
+    assert f"attempt 1 ended unseen: {why}" in second.err()
     (chain,) = chains.ledger.chains
     assert chain.state == "finished"
 
@@ -239,9 +230,8 @@ def without_pid(ledger: Path) -> None:
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_program_that_saves_is_told_once(chains: Chains, tmp_path: Path, noted: bool) -> None:
     saved, go = tmp_path / "saved", tmp_path / "go"
-    first = chains.sh(
-        f"trap 'echo once >> {saved}' TERM; echo ready; while [ ! -e {go} ]; do sleep 0.02; done; exit 75"
-    )
+    waits = f"while [ ! -e {go} ]; do sleep 0.02; done"
+    first = chains.sh(f"trap 'echo once >> {saved}' TERM; echo ready; {waits}; exit 75")
     first.wait_for("^ready$")
     begun(first, 1)
     # While a thread writes to the ledger, the kernel may tell the command at the end of each thread.
@@ -271,9 +261,8 @@ def test_a_killed_keeper_of_another_machine_is_told_of(chains: Chains, tmp_path:
     chains.flag.touch()
     run = chains.sh(f"echo trains; {FINISH}")
     assert run.wait() == 0
-    assert (
-        "warning: attempt 1 ran on elsewhere: what it may have left running there cannot be seen" in run.err()
-    )
+    unseen = "what it may have left running there cannot be seen"
+    assert f"warning: attempt 1 ran on elsewhere: {unseen}" in run.err()
     assert run.out() == "trains\n"
     assert chains.endings == ["lost", "finished"]
 
@@ -298,10 +287,8 @@ def test_two_chains_of_one_run_directory_refuse_each_other(chains: Chains) -> No
 
 def test_under_nohup_a_hangup_is_nothing(chains: Chains, spawn: Spawner) -> None:
     chains.run_dir.mkdir(mode=0o700)
-    words = (
-        f"python -m holdfast autoresume --run-dir {chains.run_dir} -- sh -c 'echo ready; sleep 1; {FINISH}'"
-    )
-    run = spawn(["sh", "-c", f"trap '' HUP; exec {words}"])
+    words = f"autoresume --run-dir {chains.run_dir} -- sh -c 'echo ready; sleep 1; {FINISH}'"
+    run = spawn(["sh", "-c", f"trap '' HUP; exec python -m holdfast {words}"])
     run.wait_for("^ready$")
     run.send_signal(signal.SIGHUP)
     assert run.wait() == 0

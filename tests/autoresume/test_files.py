@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -87,9 +88,7 @@ def test_an_unreadable_ledger_is_one_line(tmp_path: Path, make: Callable[[Path],
         LedgerFile(str(tmp_path)).read()
 
 
-def test_on_a_full_disk_records_wait_until_there_is_room(
-    small_disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_full_disk_records_wait_for_room(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = LedgerFile(str(small_disk))
     assert file.append({"t": 1, "kind": "other"})
     filler = fill(small_disk)
@@ -106,9 +105,7 @@ def test_on_a_full_disk_records_wait_until_there_is_room(
     assert "can be written again" in capsys.readouterr().err
 
 
-def test_a_chain_on_a_full_disk_counts_its_failures_and_says_what_is_lost(
-    small_disk: Path, tmp_path: Path, spawn: Spawner
-) -> None:
+def test_a_chain_on_a_full_disk_counts_its_failures(small_disk: Path, tmp_path: Path, spawn: Spawner) -> None:
     fill(small_disk)
     env = {FLAG_VARIABLE: str(tmp_path / "flag")}
     tool = [*HOLDFAST, "autoresume", "--run-dir", small_disk, "--backoff", "0", "--max-failures", "2", "--"]
@@ -141,13 +138,11 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 # The flag
 
 
-def ledger_with(flag_path: str, *, attempts: int = 1, ending: Kind = Kind.FAILED) -> Ledger:
+def ledger_with(flag_path: str, *endings: Kind) -> Ledger:
     told = [chain_begins(1, command=[], flag=flag_path, host="h", pid=1, started=1, carries_on=False)]
-    for number in range(1, attempts + 1):
-        told += [
-            attempt_begins(2, Attempt(number, 2)),
-            attempt_ends(3, number, Ending(ending, "so"), exit_code=0),
-        ]
+    for number, ending in enumerate(endings, 1):
+        told.append(attempt_begins(2, Attempt(number, 2)))
+        told.append(attempt_ends(3, number, Ending(ending, "so"), exit_code=0))
     return Ledger.of(told)
 
 
@@ -157,15 +152,13 @@ def test_whose_flag_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert flag_path({FLAG_VARIABLE: "mine"}, "/run") == str(tmp_path / "mine")
     assert whose_flag(Ledger(), "/f", there=False) is Standing.NONE
     assert whose_flag(Ledger(), "/f", there=True) is Standing.STALE
-    assert whose_flag(ledger_with("/f", attempts=0), "/f", there=True) is Standing.STALE
-    assert whose_flag(ledger_with("/other"), "/f", there=True) is Standing.STALE
-    assert whose_flag(ledger_with("/f"), "/f", there=True) is Standing.OURS
-    assert whose_flag(ledger_with("/f", ending=Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
+    assert whose_flag(ledger_with("/f"), "/f", there=True) is Standing.STALE
+    assert whose_flag(ledger_with("/other", Kind.FAILED), "/f", there=True) is Standing.STALE
+    assert whose_flag(ledger_with("/f", Kind.FAILED), "/f", there=True) is Standing.OURS
+    assert whose_flag(ledger_with("/f", Kind.SHUT_DOWN), "/f", there=True) is Standing.NO_MORE
 
 
-def test_a_path_at_which_there_can_be_no_flag_is_refused_and_left_alone(
-    chains: Chains, small_disk: Path, tmp_path: Path
-) -> None:
+def test_a_path_for_no_flag_is_refused_and_stays(chains: Chains, small_disk: Path, tmp_path: Path) -> None:
     script, link, loop, empty, pipe = (tmp_path / name for name in ("train.py", "link", "loop", "empty", "p"))
     script.write_text("print(1)")
     empty.touch()
@@ -177,6 +170,7 @@ def test_a_path_at_which_there_can_be_no_flag_is_refused_and_left_alone(
     assert list(small_disk.iterdir()) == [filler]
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     never = "the training could not create this file when it is finished: "
+    no_file = f"{never}a device, pipe or socket has this name"
     for path, why in (
         (script, "was there before the first attempt and has 8 bytes in it"),
         (link, "was there before the first attempt and is a symbolic link to a file"),
@@ -184,10 +178,7 @@ def test_a_path_at_which_there_can_be_no_flag_is_refused_and_left_alone(
         (small_disk / "f", f"{never}Read-only file system"),
         (small_disk / "nowhere" / "f", f"{never}No such file or directory"),
         (small_disk, f"{never}Is a directory"),
-        (
-            pipe,
-            f"{never}a device, pipe or socket has this name",
-        ),  # as /dev/null would be, which root can remove
+        (pipe, no_file),  # as /dev/null would be, which root can remove
     ):
         with pytest.raises(ConfigError, match=f"{path}: {why}"):
             check_flag(str(path))
@@ -203,8 +194,7 @@ def test_a_path_at_which_there_can_be_no_flag_is_refused_and_left_alone(
     remove_flag(str(empty))
     run = chains.sh("echo started", env={FLAG_VARIABLE: str(pipe)})
     assert (run.wait(), run.out()) == (2, "")
-    error = f"{FLAG_VARIABLE}={pipe}: {never}a device, pipe or socket has this name"
-    assert run.err() == f"holdfast: error: {error}\n"
+    assert run.err() == f"holdfast: error: {FLAG_VARIABLE}={pipe}: {no_file}\n"
 
 
 @pytest.mark.parametrize("name", [LEDGER, LOCK, "journal-gpu-7.jsonl", *OF_SLURM])
@@ -249,40 +239,31 @@ def test_what_a_command_tells_of_its_launcher(command: str, environ: dict[str, s
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "no command: holdfast autoresume [options] -- ft_launcher …"),
-        (["--"], "no command after --"),
-        (["sleep", "1"], "'sleep' stands where -- should: holdfast autoresume [options] -- sleep 1"),
-        (["--", ""], "the command after -- is an empty word"),
-        (
-            ["--status", "x", "--run-dir", "y"],
-            "--status names the run directory itself; leave --run-dir y out",
-        ),
-        (["--", "no-such-program"], "no-such-program: no such program in PATH"),
-        (["--", "./no-such-program"], "./no-such-program: no such program"),
-        (["--", "/etc/passwd"], "/etc/passwd cannot be executed"),
-        (["--max-failures", "0", "--", "true"], "argument --max-failures: '0': give a whole number from 1"),
-        (["--max-jobs", "many", "--", "true"], "argument --max-jobs: 'many': give a whole number from 1"),
-        (["--max-idle", "1", "--", "true"], "argument --max-idle: '1': give a whole number from 2"),
-        (
-            ["--backoff", "nan", "--", "true"],
-            "argument --backoff: 'nan': give a number of seconds, 0 or more",
-        ),
-        (["--json", "--", "true"], "--json goes with --status"),
-        (["--status", "x", "--", "true"], "--status starts nothing"),
-        (["--status", "/nowhere"], "/nowhere: no attempts.jsonl in it"),
-        (["--run-dir", "/proc/x", "--", "true"], "Give --run-dir a folder of your own"),
-        (
-            ["--run-dir", "a", "--", "ft_launcher", "--ft-run-dir", "b", "x"],
-            "--run-dir a and ft_launcher's run dir",
-        ),
+        ("", "no command: holdfast autoresume [options] -- ft_launcher …"),
+        ("--", "no command after --"),
+        ("sleep 1", "'sleep' stands where -- should: holdfast autoresume [options] -- sleep 1"),
+        ("-- ''", "the command after -- is an empty word"),
+        ("--status x --run-dir y", "--status names the run directory itself; leave --run-dir y out"),
+        ("-- no-such-program", "no-such-program: no such program in PATH"),
+        ("-- ./no-such-program", "./no-such-program: no such program"),
+        ("-- /etc/passwd", "/etc/passwd cannot be executed"),
+        ("--max-failures 0 -- true", "argument --max-failures: '0': give a whole number from 1"),
+        ("--max-jobs many -- true", "argument --max-jobs: 'many': give a whole number from 1"),
+        ("--max-idle 1 -- true", "argument --max-idle: '1': give a whole number from 2"),
+        ("--backoff nan -- true", "argument --backoff: 'nan': give a number of seconds, 0 or more"),
+        ("--json -- true", "--json goes with --status"),
+        ("--status x -- true", "--status starts nothing"),
+        ("--status /nowhere", "/nowhere: no attempts.jsonl in it"),
+        ("--run-dir /proc/x -- true", "Give --run-dir a folder of your own"),
+        ("--run-dir a -- ft_launcher --ft-run-dir b x", "--run-dir a and ft_launcher's run dir"),
     ],
 )
 def test_wrong_command_lines_are_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     try:
-        code = main(["autoresume", *words])
+        code = main(["autoresume", *shlex.split(words)])
     except SystemExit as stop:
         assert isinstance(stop.code, int)
         code = stop.code
@@ -349,9 +330,8 @@ def test_an_end_that_nobody_saw_ran_for_an_unknown_time(tmp_path: Path) -> None:
     flag, host = tmp_path / "finished.flag", os.uname().nodename
     flag.touch()
     file = LedgerFile(str(tmp_path))
-    file.append(
-        chain_begins(1.0, command=["true"], flag=str(flag), host=host, pid=1, started=1, carries_on=False)
-    )
+    who = {"host": host, "pid": 1, "started": 1}
+    file.append(chain_begins(1.0, command=["true"], flag=str(flag), carries_on=False, **who))
     file.append(attempt_begins(1.0, Attempt(1, 1.0, host=host, mark="of-no-process")))
     command = [*HOLDFAST, "autoresume", "--run-dir", tmp_path, "--", "true"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)

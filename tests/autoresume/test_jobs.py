@@ -14,12 +14,14 @@ import pytest
 import torch
 
 from tests.autoresume.conftest import HOLDFAST, Chains, begun
+from tests.jobs import LAUNCHER
+from tests.pages import block
 from tests.processes import Spawner, alive, wait_until
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "finishing.py"
-LAUNCHER = [sys.executable, "-m", "holdfast.fault_tolerance.launcher"]
+ONE_RANK = [*LAUNCHER, "--nproc-per-node=1", "--max-restarts=0", "--ft-warm-start=off"]
 STEPS = 12
 
 
@@ -36,9 +38,7 @@ def result(directory: Path) -> dict[str, object]:
     return found
 
 
-def test_a_chain_ends_with_the_weights_of_an_undisturbed_run(
-    chains: Chains, spawn: Spawner, tmp_path: Path
-) -> None:
+def test_a_disturbed_chain_ends_with_the_same_weights(chains: Chains, spawn: Spawner, tmp_path: Path) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     quiet = spawn(job(undisturbed, "--ft-run-dir", str(tmp_path / "quiet")), env=env)
@@ -78,41 +78,36 @@ raise IndexError("index 7 is out of range")
 def test_the_same_failure_is_counted_over_attempts(chains: Chains, tmp_path: Path) -> None:
     program = tmp_path / "bug.py"
     program.write_text(SAME_FAILURE)
-    launcher = [*LAUNCHER, "--nproc-per-node=1", "--max-restarts=0", "--ft-warm-start=off"]
-    run = chains.start(*launcher, str(program), options=("--max-failures=9",))
+    run = chains.start(*ONE_RANK, str(program), options=("--max-failures=9",))
     assert run.wait(120) == 1
     assert chains.endings == ["failed"] * 3
     assert [each.same_failures for each in chains.ledger.attempts] == [1, 1, 1]
-    assert (
-        "gave up: the same failure 3 times in a row: IndexError: index # is out of range after" in run.err()
-    )
+    why = "the same failure 3 times in a row: IndexError: index # is out of range after"
+    assert f"gave up: {why}" in run.err()
 
 
 BAD_CHECKPOINT = """
-import os, torch
+import os, sys, torch
 from holdfast import Loop
 
-attempt = int(os.environ["HOLDFAST_ATTEMPT"])
 with Loop() as loop:
-    found = loop.last_checkpoint("saved")
-    if attempt > 1:
+    loop.last_checkpoint(sys.argv[1])
+    if os.environ["HOLDFAST_ATTEMPT"] != "1":
         raise RuntimeError("a weight is not a number")
     for step in (1, 2):
         loop.step(step)
-        torch.save({"step": step}, f"saved/step{step}.pt")
+        torch.save({"step": step}, f"{sys.argv[1]}/step{step}.pt")
 raise SystemExit(3)
 """
 
 
 def test_a_checkpoint_after_which_two_attempts_fail_is_named(chains: Chains, tmp_path: Path) -> None:
     program = tmp_path / "bad_checkpoint.py"
-    program.write_text(
-        BAD_CHECKPOINT.replace('"saved', f'"{tmp_path}/saved').replace('f"saved', f'f"{tmp_path}/saved')
-    )
+    program.write_text(BAD_CHECKPOINT)
     (tmp_path / "saved").mkdir()
     torch.save({"step": 0}, tmp_path / "saved" / "step0.pt")
-    launcher = [*LAUNCHER, "--nproc-per-node=1", "--max-restarts=0", "--ft-warm-start=off"]
-    run = chains.start(*launcher, "--ft-same-failure-limit=0", str(program), options=("--max-failures=3",))
+    words = [*ONE_RANK, "--ft-same-failure-limit=0", str(program), str(tmp_path / "saved")]
+    run = chains.start(*words, options=("--max-failures=3",))
     assert run.wait(120) == 1
     first, second, third = chains.ledger.attempts
     names = [Path(each.checkpoint).name for each in (first, second, third)]
@@ -125,9 +120,7 @@ def test_a_checkpoint_after_which_two_attempts_fail_is_named(chains: Chains, tmp
     assert (tmp_path / "saved" / "step2.pt").exists()
 
 
-def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt(
-    chains: Chains, tmp_path: Path
-) -> None:
+def test_a_killed_launcher_and_a_killed_keeper_leave_nothing(chains: Chains, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, signal\n"
@@ -162,19 +155,8 @@ def test_a_killed_launcher_and_a_killed_keeper_leave_nothing_to_the_next_attempt
 # -- docs/auto-resume.md does what it says: its program is run as it stands there
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "auto-resume.md"
-
-
-def block(title: str) -> str:
-    found = re.search(
-        rf'^```\w+ title="{re.escape(title)}"\n(.*?)^```$', PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert found, f"no block {title!r}"
-    return found[1]
-
-
 def test_the_page_s_program(spawn: Spawner, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(block("train.py"))
+    (tmp_path / "train.py").write_text(block("auto-resume.md", "train.py"))
     tool = [*HOLDFAST, "autoresume", "--run-dir", "run", "--backoff", "0", "--"]
     # The launcher that belongs to this source and this interpreter.
     (launcher := tmp_path / "ft_launcher").write_text(

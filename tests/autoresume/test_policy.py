@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import count
@@ -129,25 +129,26 @@ def chain(
     return Chain(1, 0.0, tuple(attempts))
 
 
-LONG = LONG_ENOUGH + 1
-
-
 @pytest.mark.parametrize(
-    ("letters", "expected", "code"),
+    ("letters", "max_jobs", "expected", "code"),
     [
-        ("FFD", State.FINISHED, 0),
-        ("S", State.SHUT_DOWN, 93),
-        ("C", State.CANCELLED, 130),
-        ("R", State.GAVE_UP, 1),
-        ("FFF", State.GAVE_UP, 1),
-        ("", State.GOES_ON, 0),
-        ("LLLLLLLLLL", State.GOES_ON, 0),
-        ("EEEL", State.GOES_ON, 0),  # how it ended is not known
-        ("EEELE", State.GAVE_UP, 1),
+        ("FFD", None, State.FINISHED, 0),
+        ("S", None, State.SHUT_DOWN, 93),
+        ("C", None, State.CANCELLED, 130),
+        ("R", None, State.GAVE_UP, 1),
+        ("FFF", None, State.GAVE_UP, 1),
+        ("", None, State.GOES_ON, 0),
+        ("LLLLLLLLLL", None, State.GOES_ON, 0),
+        ("EEEL", None, State.GOES_ON, 0),  # how it ended is not known
+        ("EEELE", None, State.GAVE_UP, 1),
+        ("PP", 2, State.TOO_MANY_JOBS, 1),
+        ("P", 2, State.GOES_ON, 0),
+        ("PD", 2, State.FINISHED, 0),
+        ("FFF", 3, State.GAVE_UP, 1),  # the better reason
     ],
 )
-def test_what_follows(letters: str, expected: State, code: int) -> None:
-    decision = decide(chain(letters), Limits())
+def test_what_follows(letters: str, max_jobs: int | None, expected: State, code: int) -> None:
+    decision = decide(chain(letters), Limits(max_jobs=max_jobs))
     assert (decision.state, decision.exit_code) == (expected, code)
     assert decision.goes_on == (expected is State.GOES_ON)
 
@@ -160,7 +161,7 @@ def test_whoever_carries_on_makes_an_attempt_at_least(limits: Limits) -> None:
     assert decide(chain("PP"), Limits(max_jobs=2), before=1).goes_on
 
 
-def test_preemptions_that_only_exit_codes_tell_of_are_no_missing_flag() -> None:
+def test_preemptions_by_exit_code_are_no_missing_flag() -> None:
     told = [attempt("P", number, witnessed=False) for number in (1, 2, 3)]
     decision = decide(Chain(1, 0.0, tuple(told)), Limits())
     assert decision.state is State.GAVE_UP
@@ -179,29 +180,13 @@ def test_a_program_that_is_done_and_makes_no_flag_is_found_out() -> None:
     assert "time limit shorter than the way to the next checkpoint" in too_short.why
 
 
-@pytest.mark.parametrize(
-    ("letters", "max_jobs", "expected"),
-    [
-        ("PP", 2, State.TOO_MANY_JOBS),
-        ("P", 2, State.GOES_ON),
-        ("PD", 2, State.FINISHED),
-        ("FFF", 3, State.GAVE_UP),  # the better reason
-    ],
-)
-def test_the_number_of_jobs(letters: str, max_jobs: int, expected: State) -> None:
-    decision = decide(chain(letters), Limits(max_jobs=max_jobs))
-    assert decision.state is expected
-    assert decision.exit_code == (1 if expected in (State.TOO_MANY_JOBS, State.GAVE_UP) else 0)
-
-
 def test_giving_up_names_the_causes() -> None:
     attempts = (
         attempt("F", 1, why="RuntimeError: CUDA error", rank=3, node="b"),
         attempt("F", 2, why="exit code 7", rank=1, node="a"),
         attempt("F", 3, why="exit code 7", rank=1, node="a"),
     )
-    why = decide(Chain(1, 0.0, attempts), Limits()).why
-    assert why == (
+    assert decide(Chain(1, 0.0, attempts), Limits()).why == (
         "gave up after 3 failures in a row without progress, the last: attempt 3 failed after 10.0 s: "
         "rank 1 (node a): exit code 7; before that: rank 3 (node b): RuntimeError: CUDA error"
     )
@@ -242,7 +227,7 @@ def test_only_a_finished_chain_has_exit_code_0(
 
 
 @given(ATTEMPTS, st.sampled_from("PTEL"))
-def test_an_attempt_that_did_not_fail_never_makes_the_row_longer(found: Chain, further: str) -> None:
+def test_an_attempt_that_did_not_fail_adds_no_failure(found: Chain, further: str) -> None:
     more = (*found.attempts, attempt(further, len(found.attempts) + 1))
     assert len(failures_in_a_row(more)) <= len(failures_in_a_row(found.attempts))
 
@@ -261,11 +246,11 @@ def test_what_gets_nowhere_does_not_go_on_for_ever(
         assert len(made) <= max_failures * max_idle
 
 
-def same(
-    number: int, count: int, failure: str = "ValueError: bad batch after step 23", limit: int = 3
-) -> Attempt:
-    made = attempt("F", number)
-    return replace(made, failure=failure, same_failures=count, same_failure_limit=limit)
+BAD_BATCH = "ValueError: bad batch after step 23"
+
+
+def same(number: int, count: int, failure: str = BAD_BATCH, limit: int = 3) -> Attempt:
+    return attempt("F", number, failure=failure, same_failures=count, same_failure_limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -285,9 +270,7 @@ def test_the_same_failure_in_several_attempts_ends_the_chain(row: list[Attempt],
     decision = decide(Chain(1, 0.0, tuple(row)), Limits(max_failures=9))
     assert (decision.state is State.GAVE_UP) is gives_up
     if gives_up:
-        assert decision.why.startswith(
-            "gave up: the same failure 3 times in a row: ValueError: bad batch after step 23"
-        )
+        assert decision.why.startswith(f"gave up: the same failure 3 times in a row: {BAD_BATCH}")
 
 
 def test_which_nodes_are_left_out() -> None:
@@ -301,9 +284,8 @@ def test_which_nodes_are_left_out() -> None:
     assert nodes_to_exclude(failed, after=3) == ()
     assert nodes_to_exclude(failed, after=1) == ("a", "b")
     # One that was suspected in the last attempt, at once.
-    assert nodes_to_exclude([attempt("F", 1, node="b"), attempt("F", 2, node="a", suspected=("c",))]) == (
-        "c",
-    )
+    suspected = attempt("F", 2, node="a", suspected=("c",))
+    assert nodes_to_exclude([attempt("F", 1, node="b"), suspected]) == ("c",)
     assert nodes_to_exclude([attempt("P", 1, suspected=("c",))]) == ("c",)
     # A failure that looks the same everywhere is the program's.
     why = "rank {0}: ValueError at 0x7f{0}, step {0}00"
@@ -313,19 +295,13 @@ def test_which_nodes_are_left_out() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_case_of_the_table(case: Case) -> None:
-    attempts = tuple(_attempts(case))
+    found = chain(case.letters.upper(), seconds=case.seconds or 10.0, steps=case.steps)
+    attempts = tuple(
+        replace(each, witnessed=letter not in "pE", ended=None if letter == "N" else each.ended)
+        for each, letter in zip(found.attempts, case.letters, strict=True)
+    )
     assert (len(failures_in_a_row(attempts)), len(idle_in_a_row(attempts))) == (case.failures, case.idle)
     assert decide(Chain(1, 0.0, attempts), Limits()).goes_on == case.goes_on
-
-
-def _attempts(case: Case) -> Iterator[Attempt]:
-    for number, letter in enumerate(case.letters):
-        ran = float(case.seconds[number] if case.seconds else 10)
-        step = case.steps[number] if case.steps else None
-        one = attempt(
-            letter.upper(), number + 1, seconds=ran, resumed_step=step, witnessed=letter not in "pE"
-        )
-        yield replace(one, ended=None) if letter == "N" else one
 
 
 def test_the_job_script_of_nemo_run_counts_as_the_policy_does(tmp_path: Path) -> None:
@@ -348,25 +324,20 @@ def _line(case: Case, number: int) -> str:
         return f"7 {number} X\n"
     ran = case.seconds[number] if case.seconds else 10
     step = case.steps[number] if case.steps else None
-    idle = (letter in "pE" and (step is not None or ran < LONG_ENOUGH)) or (
-        letter == "T" and step is not None
-    )
+    is_short = letter in "pE" and ran < LONG_ENOUGH
+    idle = is_short or (letter in "pET" and step is not None)
     told = {"F": "F", "E": "U"}.get(letter, "P")
     return f"7 {number} {told} {'-' if step is None else step} {int(idle)} {ran}\n"
 
 
-@pytest.mark.parametrize(
-    ("second", "third", "named"),
-    [
-        ({"checkpoint": "b", "took_steps": False}, {"checkpoint": "b", "took_steps": False}, True),
-        ({"checkpoint": "b", "took_steps": False}, {"checkpoint": "c", "took_steps": False}, False),
-        ({"checkpoint": "b", "took_steps": True}, {"checkpoint": "b", "took_steps": False}, False),
-        ({"checkpoint": "b", "took_steps": False}, {}, False),
-    ],
-)
-def test_a_checkpoint_is_suspect_after_two_attempts_without_a_step(
-    second: dict[str, object], third: dict[str, object], named: bool
-) -> None:
-    attempts = (attempt("P", 1, checkpoint="a"), attempt("F", 2, **second), attempt("F", 3, **third))
-    why = decide(Chain(1, 0.0, attempts), Limits()).why
-    assert ("after b was loaded; a was trained from" in why) == named
+def test_a_checkpoint_is_suspect_after_two_attempts_without_a_step() -> None:
+    without = {"checkpoint": "b", "took_steps": False}
+    for second, third, named in (
+        (without, without, True),
+        (without, {"checkpoint": "c", "took_steps": False}, False),
+        ({"checkpoint": "b", "took_steps": True}, without, False),
+        (without, {}, False),
+    ):
+        attempts = (attempt("P", 1, checkpoint="a"), attempt("F", 2, **second), attempt("F", 3, **third))
+        why = decide(Chain(1, 0.0, attempts), Limits()).why
+        assert ("after b was loaded; a was trained from" in why) == named

@@ -50,19 +50,15 @@ def test_corpus_is_what_its_page_promises() -> None:
 
 
 def test_label_that_is_invalid_is_refused() -> None:
-    def fault(**changes: Any) -> Fault:
-        return Fault(
-            **{"name": "a", "verdict": "lock", "phases": ("step",), "do": print, "what": "", **changes}
-        )
-
-    fault()
+    fine: dict[str, Any] = {"name": "a", "verdict": "lock", "phases": ("step",), "do": print, "what": ""}
+    Fault(**fine)
     for changes, words in (
         ({"verdict": "tired"}, "no kind of verdict"),
         ({"phases": ("lunch",)}, "no phase"),
         ({"at": "roof"}, "no place"),
     ):
         with pytest.raises(ValueError, match=words):
-            fault(**changes)
+            Fault(**{**fine, **changes})
 
 
 def test_label_of_a_wait_at_the_start_is_startup_too() -> None:
@@ -145,10 +141,9 @@ def test_nothing_at_all_is_wrong_in_everything() -> None:
     assert "the fault did not happen" in score.remarks
 
 
-def test_the_report_that_tells_most_counts_and_a_fragment_may_know_less() -> None:
-    less = Report(
-        "run-b/incidents/0001", {"kind": "elsewhere", "rank": None, "confidence": "high"}, 1, 0, (0,), 9
-    )
+def test_the_report_that_has_most_counts() -> None:
+    elsewhere = {"kind": "elsewhere", "rank": None, "confidence": "high"}
+    less = Report("run-b/incidents/0001", elsewhere, 1, 0, (0,), 9)
     assert scored(LOCK, replace(RIGHT, reports=(less, *RIGHT.reports))).right
     wrong = replace(less, verdict={"kind": "stopped", "rank": 0, "confidence": "high"})
     assert scored(LOCK, replace(RIGHT, reports=(wrong, *RIGHT.reports))).wrong_and_sure
@@ -167,7 +162,7 @@ OTHER = (LOCK.rank + 1) % LOCK.world
         ({"kind": "gil"}, True, False, True),
     ],
 )
-def test_a_wrong_verdict_is_worse_when_one_is_sure_of_it(
+def test_a_wrong_verdict_is_worse_when_certain(
     changes: dict[str, object], culprit: bool, kind: bool, wrong_and_sure: bool
 ) -> None:
     score = scored(LOCK, with_verdict(**changes))
@@ -190,8 +185,9 @@ def test_evidence_after_the_kill_is_late() -> None:
 
 
 def test_a_report_is_whole_or_it_is_not() -> None:
-    for change in ({"ranks": (0,)}, {"lines": 41}, {"lines": 0}, {"schema": 3}):
-        assert not scored(LOCK, replace(RIGHT, reports=(replace(RIGHT.reports[0], **change),))).complete  # type: ignore[arg-type]
+    changes: list[dict[str, Any]] = [{"ranks": (0,)}, {"lines": 41}, {"lines": 0}, {"schema": 3}]
+    for change in changes:
+        assert not scored(LOCK, replace(RIGHT, reports=(replace(RIGHT.reports[0], **change),))).complete
 
 
 def test_what_is_left_and_what_is_not_back() -> None:
@@ -243,13 +239,12 @@ def test_what_a_job_left_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 def test_what_a_peer_names() -> None:
-    three = one("lock/step")
-    assert len(three.nodes) == 1
+    assert len(LOCK.nodes) == 1
     agent = "E1122 api.py:1] failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python"
-    assert named_rank(agent, three) == 1
+    assert named_rank(agent, LOCK) == 1
     monitor = "[WARNING] [RankMonServer7@node-a:2] Section 'step' has been open for 5.90 seconds.\n" + agent
-    assert named_rank(monitor, three) == 2
-    assert named_rank("all is well", three) is None
+    assert named_rank(monitor, LOCK) == 2
+    assert named_rank("all is well", LOCK) is None
     assert named_rank(agent, one("other_node/step")) is None, "a local rank of which node?"
 
 
@@ -261,10 +256,8 @@ def test_the_tables() -> None:
     text = page.tables(run)
     assert "| culprit right | 2 of 2 (100.0 %) | 2 of 2 (100.0 %) | – |" in text
     assert "| wrong with high confidence | 1 | 1 | 0 |" in text
-    assert (
-        "| `lock` | A thread takes a lock that it has already. | 2 | 2 | **1 of 2** | 2 | 2 | 2 | 2 | 3.10 s |"
-        in text
-    )
+    lock = "| `lock` | A thread takes a lock that it has already."
+    assert f"{lock} | 2 | 2 | **1 of 2** | 2 | 2 | 2 | 2 | 3.10 s |" in text
     other = page.peer_table(run)
     assert "| torchrun | 0 of 1 (0.0 %) |" in other and "| Holdfast | 1 of 1 (100.0 %) |" in other
     assert "- `lock/init`: not kind right, not certain of something else" not in text

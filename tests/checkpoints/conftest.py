@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+
+Make = Callable[..., Path]
 
 
 def made_by_torch(place: Path) -> Path:
@@ -77,9 +80,8 @@ def made_by_hugging_face(place: Path) -> Path:
     """In a process of its own: it leaves threads."""
     if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("accelerate") is None:
         pytest.skip("transformers and accelerate are not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", HUGGING_FACE, str(place)], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", HUGGING_FACE, str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return place / "checkpoint-2"
 
@@ -99,10 +101,8 @@ def made_with_an_index(place: Path) -> Path:
     path.mkdir()
     for number in (1, 2):
         save_file({f"w{number}": torch.randn(20)}, path / f"model-0000{number}-of-00002.safetensors")
-    index = (
-        '{"weight_map": {"w1": "model-00001-of-00002.safetensors", "w2": "model-00002-of-00002.safetensors"}}'
-    )
-    (path / "model.safetensors.index.json").write_text(index)
+    index = {"weight_map": {f"w{number}": f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
     (path / "trainer_state.json").write_text('{"global_step": 40}')
     return path
 
@@ -119,23 +119,19 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture(scope="session")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def of(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = MAKERS[kind](tmp_path_factory.mktemp("made"))
-        return made[kind]
-
-    return of
+def _made() -> dict[str, Path]:
+    """Those that were made already."""
+    return {}
 
 
 @pytest.fixture
-def make(_made: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+def make(_made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Make:
     """`make(kind)`: a copy of that checkpoint, in this test's folder, under its name or another one."""
 
     def copy(kind: str, name: str = "") -> Path:
-        original = _made(kind)
+        if kind not in _made:
+            _made[kind] = MAKERS[kind](tmp_path_factory.mktemp("made"))
+        original = _made[kind]
         target = tmp_path / (name or original.name)
         if original.is_dir():
             shutil.copytree(original, target)

@@ -18,15 +18,32 @@ import torch
 
 from holdfast import checkpoints
 from tests import preloading
-from tests.jobs import LAUNCHER
+from tests.jobs import LAUNCHER, Jobs
 from tests.memory_group import anonymous, set_limit
 from tests.memory_group import group as group
 from tests.processes import Spawned, Spawner
 
 from .programs.resized import EPOCHS, SAMPLES, STEP_SAMPLES
-from .programs.restoring import BYTES
 
-SLOWLY = Path(__file__).parent / "programs" / "restoring_slowly.py"
+pytestmark = pytest.mark.slow
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+SLOWLY = """
+import io, torch, torch.distributed as dist, holdfast
+dist.init_process_group("gloo")
+with holdfast.Loop() as loop:
+    with loop.section("setup"):
+        if RANK == 1:
+            with open("fifo", "rb") as fifo:
+                data = fifo.read()
+            weights = torch.load(io.BytesIO(data))
+        else:
+            weights = torch.load("weights.pt")
+        dist.barrier()
+    loop.step(1)
+    say("restored", float(weights.sum()))
+dist.destroy_process_group()
+"""
 LIMIT = 15.0
 """Seconds: less than the slow restore takes, and enough for the one after it on a busy machine."""
 BLOCK, PAUSE = 16 << 10, 0.1
@@ -48,62 +65,76 @@ def feed(fifo: Path, weights: bytes, begun: threading.Event) -> None:
         file.write(weights)
 
 
-@pytest.mark.slow
-def test_slow_restore_is_ended_at_its_limit_with_its_rate(spawn: Spawner, tmp_path: Path) -> None:
+def test_slow_restore_is_ended_at_its_limit_with_its_rate(spawn: Spawner, jobs: Jobs, tmp_path: Path) -> None:
     torch.save(torch.ones(1 << 20), tmp_path / "weights.pt")
     os.mkfifo(tmp_path / "fifo")
     weights = (tmp_path / "weights.pt").read_bytes()
     begun = threading.Event()
     feeder = threading.Thread(target=feed, args=(tmp_path / "fifo", weights, begun), daemon=True)
     feeder.start()
-    run = tmp_path / "run"
-    launcher = [*LAUNCHER, "--nproc-per-node=2", "--max-restarts=1", f"--ft-run-dir={run}"]
     limit = f"--ft-rank-section-timeouts=setup:{LIMIT}"
-    job = spawn([*launcher, limit, str(SLOWLY), str(tmp_path)], env={"OMP_NUM_THREADS": "1"})
+    job = jobs(SLOWLY, "--max-restarts=1", limit, env=ONE_THREAD)
 
     # A person asks what takes so long: the rank lives, and the rate is named.
-    job.wait_for(begun.is_set)
-    asked = spawn([sys.executable, "-m", "holdfast", "diagnose", str(run)])
+    job.spawned.wait_for(begun.is_set)
+    asked = spawn([sys.executable, "-m", "holdfast", "diagnose", job.run_dir])
     assert asked.wait() == 0 and RATE.search(asked.out()), asked.output()
     assert "no hang found" in asked.out() or re.search(r"^DIAGNOSIS: rank 1 ", asked.out(), re.MULTILINE)
 
     # Only its own limit ends it, and the report names the rate.
-    assert job.wait() == 0, job.output()
-    (report,) = (path.read_text() for path in run.glob("incidents/*/report.txt"))
+    job.end(0)
+    (report,) = (path.read_text() for path in job.run_dir.glob("incidents/*/report.txt"))
     waited = re.search(r"section 'setup' did not end for ([\d.]+) s", report)
     assert waited and float(waited[1]) >= LIMIT, report
     assert report.startswith("HANG: rank 1 "), report
     rate = RATE.search(" ".join(report.split()))
     assert rate and 20 < float(rate[1]) < 400, report
-    assert job.out().count("restored ") == 2, "and the next cycle trains"
+    assert len(job.lines("restored ")) == 2, "and the next cycle trains"
     feeder.join()
 
 
 # -- a restore that needs more memory than a cold start: the kernel kills the rank, and the report names that
 
 
-PROGRAM = Path(__file__).parent / "programs" / "restoring.py"
+BYTES = 384 << 20
+RESTORES = """
+import holdfast
+if RANK == 0:  # when it restores the weights it holds them twice for a moment
+    import torch
+    weights = torch.ones(BYTES // 4)
+with holdfast.Loop() as loop:
+    with loop.section("setup"):
+        if RANK == 0 and (newest := loop.last_checkpoint("saved")) is not None:
+            weights.copy_(torch.load(newest)["weights"])
+    for step in range(10_000):
+        if loop.step(step):
+            break
+        if step == 0 and RANK == 0:
+            os.makedirs("saved", exist_ok=True)
+            torch.save({"weights": weights}, "step-1.part")
+            os.rename("step-1.part", "saved/step-1.pt")
+            with open("iteration", "w") as file:
+                file.write("1")
+        with open(f"pid-{RANK}", "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(0.1)
+"""
 
 
-@pytest.mark.slow
-def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, tmp_path: Path) -> None:
+def test_restore_without_memory_is_named_and_ends(jobs: Jobs, group: Path, tmp_path: Path) -> None:
     """A cold start has fitted into the limit, and rank 0 needs `BYTES` more when it restores."""
-    run, iteration = tmp_path / "run", tmp_path / "iteration"
-    launcher = [*LAUNCHER, "--nproc-per-node=2", "--max-restarts=9", f"--ft-run-dir={run}"]
-    launcher += [f"--ft-checkpoint-iteration-file={iteration}", str(PROGRAM), str(tmp_path)]
-    inside = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *launcher]
+    iteration, file = tmp_path / "iteration", tmp_path / "pid-1"  # which is written anew in each step
+    inside = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
     # Cold: a warm start's zygote shares the modules' memory, and is what the kernel kills first.
-    job = spawn(inside, env={"OMP_NUM_THREADS": "1", "PET_FT_WARM_START": "off"})
-    file = tmp_path / "pid-1"  # written anew in each step
-    pid = job.wait_for(lambda: iteration.exists() and file.exists() and file.read_text(), 120)
-    limit = (
-        anonymous(group) + BYTES * 3 // 4
-    )  # with room for the modules' files: else each start waits for the disk
+    flags = ("--max-restarts=9", "--ft-warm-start=off", f"--ft-checkpoint-iteration-file={iteration}")
+    job = jobs(RESTORES.replace("BYTES", str(BYTES)), *flags, env=ONE_THREAD, under=inside)
+    pid = job.spawned.wait_for(lambda: iteration.exists() and file.exists() and file.read_text(), 120)
+    # With room for the modules' files: else each start waits for the disk.
+    limit = anonymous(group) + BYTES * 3 // 4
     set_limit(group, limit)
     os.kill(int(str(pid)), signal.SIGKILL)
-    assert job.wait(120) == 93, job.output()
-    assert "no progress in 2 failed cycles in a row" in job.err()
-    reports = [path.read_text() for path in sorted(run.glob("incidents/*/report.txt"))]
+    assert "no progress in 2 failed cycles in a row" in job.end(93)
+    reports = [path.read_text() for path in sorted(job.run_dir.glob("incidents/*/report.txt"))]
     assert len(reports) == 3, "the kill, and two restores"
     for report in reports[1:]:
         text = " ".join(report.split())
@@ -116,7 +147,6 @@ def test_restore_without_memory_is_named_and_ends(spawn: Spawner, group: Path, t
 # -- A process that dies while it saves, with no care taken: what is found afterwards can be loaded
 
 
-PYTHON = [sys.executable, "-c"]
 SAVES = """
 import sys, torch, torch.distributed.checkpoint as dcp, warnings
 from holdfast.testing import Faults
@@ -134,14 +164,12 @@ for step in range(1, 100000):
 """
 
 
-@pytest.mark.slow
 def test_by_the_fault_that_leaves_half_a_file(spawn: Spawner, tmp_path: Path) -> None:
     """A folder of shards; for a single file see tests/testing/test_actions.py."""
     import torch.distributed.checkpoint as dcp
 
-    job = spawn(
-        [*PYTHON, SAVES, str(tmp_path), "dcp", "3000"], env={"HOLDFAST_FAULT": "half_save@step=3,size=9000"}
-    )
+    fault = {"HOLDFAST_FAULT": "half_save@step=3,size=9000"}
+    job = spawn.python(SAVES, str(tmp_path), "dcp", "3000", env=fault)
     assert job.wait() == -signal.SIGXFSZ, job.output()
     said: list[str] = []
     assert checkpoints.last_complete(tmp_path, said.append) == tmp_path / "step-2"
@@ -153,10 +181,9 @@ def test_by_the_fault_that_leaves_half_a_file(spawn: Spawner, tmp_path: Path) ->
     assert state["step"] == 2 and torch.equal(state["w"], torch.full((3000,), 2.0))
 
 
-@pytest.mark.slow
 def test_by_kill_9_at_any_moment(spawn: Spawner, tmp_path: Path) -> None:
     """Of a checkpoint of 40 MB, when half of it is on the disk."""
-    job = spawn([*PYTHON, SAVES, str(tmp_path), "torch", "10000000"])
+    job = spawn.python(SAVES, str(tmp_path), "torch", "10000000")
     job.wait_for("saved 2")
     job.wait_for(lambda: half_written(tmp_path))
     job.send_signal(signal.SIGKILL)
@@ -178,18 +205,43 @@ def half_written(folder: Path) -> bool:
     return 0 < sizes[newest].stat().st_size < 39_000_000
 
 
-@pytest.mark.slow
-def test_by_kill_9_after_an_asynchronous_save_came_back(spawn: Spawner, tmp_path: Path) -> None:
+SAVES_BESIDE = """
+import threading, warnings, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from holdfast import checkpoints
+
+warnings.simplefilter("ignore")
+returned = threading.Event()
+
+class Killed(dcp.FileSystemWriter):
+    def finish(self, *args, **kwargs):  # all have written their shards, and rank 0 has not written the metadata
+        returned.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+dist.init_process_group("gloo")
+state = {"step": 0, "w": torch.zeros(30000)}
+if newest := checkpoints.last_complete_on_all_ranks("saved"):
+    dcp.load(state, checkpoint_id=newest)
+    say("resumed at", state["step"], float(state["w"].min()), float(state["w"].max()))
+    dist.destroy_process_group()
+    sys.exit()
+for step, writer in ((1, dcp.FileSystemWriter), (2, Killed)):
+    state = {"step": step, "w": torch.full((30000,), float(step))}
+    saved = dcp.async_save(state, storage_writer=writer(f"saved/step-{step}"))
+    say("returned from", step)
+    if step == 2:
+        returned.set()
+    saved.result()
+"""
+
+
+def test_by_kill_9_after_an_asynchronous_save_came_back(jobs: Jobs, tmp_path: Path) -> None:
     """The call has returned and the shards are written; without the metadata the older one is the newest."""
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", "--nproc-per-node=2"]
-    program = Path(__file__).parent / "programs" / "saving_beside.py"
-    run_dir = f"--ft-run-dir={tmp_path / 'run'}"
-    job = spawn([*launcher, "--max-restarts=1", run_dir, str(program), str(tmp_path / "saved")])
-    assert job.wait() == 0, job.output()
-    assert "returned from 2" in job.out() and "SIGKILL" in job.err()
-    assert job.out().count("resumed at 1 1.0 1.0") == 2
-    assert job.err().count("checkpoint skipped, resuming from step-1: ") == 1
-    assert "step-2 has no .metadata" in job.err()
+    job = jobs(SAVES_BESIDE, "--max-restarts=1")
+    errors = job.end(0)
+    assert job.lines("returned from 2") and "SIGKILL" in errors
+    assert len(job.lines("resumed at 1 1.0 1.0")) == 2
+    assert errors.count("checkpoint skipped, resuming from step-1: ") == 1
+    assert "step-2 has no .metadata" in errors
     assert {path.name for path in (tmp_path / "saved").iterdir()} == {"step-1", "step-2"}
 
 
@@ -210,10 +262,18 @@ def start(spawn: Spawner, framework: str, folder: Path, ranks: int, **env: str) 
         preload, path = preloading.lightning(folder / "installed")
     number = len(list(folder.glob("run*")))  # a new folder: it has no list of all that a job has imported
     launcher = [*LAUNCHER, f"--nproc-per-node={ranks}", preload, f"--ft-run-dir={folder / f'run{number}'}"]
-    path = {**path, "PYTHONPATH": f"{path['PYTHONPATH']}:{EXAMPLES}"}
-    return spawn(
-        [*launcher, str(RESIZED), framework, str(folder)], env={"OMP_NUM_THREADS": "1", **path, **env}
-    )
+    env = {**ONE_THREAD, **path, "PYTHONPATH": f"{path['PYTHONPATH']}:{EXAMPLES}", **env}
+    return spawn([*launcher, RESIZED, framework, folder], env=env)
+
+
+def ends(job: Spawned, folder: Path) -> None:
+    """All is trained, and each sample once an epoch."""
+    assert job.wait(120) == 0, job.output()
+    assert f"ends after step {EPOCHS * STEPS}" in job.out()
+    each = Counter((step // STEPS, sample) for step, sample in trained(folder))
+    assert len(each) == EPOCHS * SAMPLES and set(each.values()) == {1}
+    of_step = Counter(step for step, _ in trained(folder))
+    assert of_step == dict.fromkeys(range(EPOCHS * STEPS), STEP_SAMPLES)
 
 
 def trained(folder: Path) -> list[tuple[int, int]]:
@@ -222,24 +282,19 @@ def trained(folder: Path) -> list[tuple[int, int]]:
     return [(int(step), int(sample)) for step, *samples in lines for sample in samples]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
 def test_each_sample_is_trained_once_an_epoch(
     framework: str, before: int, after: int, spawn: Spawner, tmp_path: Path
 ) -> None:
-    job = start(spawn, framework, tmp_path, before, SLOW_FROM="6")
-    job.wait_for(lambda: any(step == 5 for step, _ in trained(tmp_path)))
+    job = start(spawn, framework, tmp_path, before, SLOW_FROM="2")
+    job.wait_for(lambda: any(step == 1 for step, _ in trained(tmp_path)))
     assert job.stop(signal.SIGTERM) == 0, job.output()
     last = max(step for step, _ in trained(tmp_path))
-    assert 5 <= last < STEPS - 1, "it was stopped in mid-epoch"
-    again = start(spawn, framework, tmp_path, after)
-    assert again.wait(120) == 0, again.output()
-    assert f"ends after step {EPOCHS * STEPS}" in again.out()
-    assert_each_sample_once_an_epoch(tmp_path)
+    assert 1 <= last < STEPS - 1, "it was stopped in mid-epoch"
+    ends(start(spawn, framework, tmp_path, after), tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "saved", "after"),
     [
@@ -257,14 +312,4 @@ def test_kill_between_two_epochs_skips_and_repeats_nothing(
     job = start(spawn, framework, tmp_path, 2, SAVED=saved, KILL="1")
     assert job.wait(120) == 128 + signal.SIGKILL, job.output()
     assert max(step for step, _ in trained(tmp_path)) == STEPS - 1
-    again = start(spawn, framework, tmp_path, after, SAVED=saved)
-    assert again.wait(120) == 0, again.output()
-    assert f"ends after step {EPOCHS * STEPS}" in again.out()
-    assert_each_sample_once_an_epoch(tmp_path)
-
-
-def assert_each_sample_once_an_epoch(folder: Path) -> None:
-    each = Counter((step // STEPS, sample) for step, sample in trained(folder))
-    assert len(each) == EPOCHS * SAMPLES and set(each.values()) == {1}
-    of_step = Counter(step for step, _ in trained(folder))
-    assert of_step == dict.fromkeys(range(EPOCHS * STEPS), STEP_SAMPLES)
+    ends(start(spawn, framework, tmp_path, after, SAVED=saved), tmp_path)

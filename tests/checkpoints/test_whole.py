@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoints import whole_file, why_incomplete
 from holdfast.checkpoints.atomic import aside, put_in_place
 
-from .conftest import MAKERS
-
-Make = Callable[..., Path]
+from .conftest import MAKERS, Make
 
 
 def files_of(checkpoint: Path) -> list[Path]:
@@ -92,7 +89,7 @@ def test_what_is_said_of_other_things(make: Make, tmp_path: Path) -> None:
     assert why_incomplete(renamed) == "has a trainer_state.json of step 2"
 
 
-def test_bytes_that_vanished_from_the_middle_or_came_before(make: Make) -> None:
+def test_missing_and_added_bytes_are_damage(make: Make) -> None:
     path = make("torch")
     whole = path.read_bytes()
     path.write_bytes(whole[:200] + whole[264:])

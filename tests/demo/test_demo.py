@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.jobs import TORCHRUN
 from tests.processes import Spawned, Spawner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -37,15 +38,14 @@ def demo(spawn: Spawner, tmp_path: Path) -> Spawned:
 
 
 @pytest.mark.slow
-def test_it_survives_a_hang_and_a_kill_and_ends_as_the_undisturbed_run(demo: Spawned, tmp_path: Path) -> None:
+def test_demo_survives_a_hang_and_a_kill_with_the_same_result(demo: Spawned, tmp_path: Path) -> None:
     assert demo.wait(ceiling=500) == 0, demo.output()
     assert re.search(r"HANG: rank 1 .* Section 'data_loading' did not end", demo.err())
     assert len(set(re.findall(r"final loss (\d\.\d{6})", demo.out()))) == 1
     assert "Both runs ended with the same weights, bit for bit." in demo.out()
     summary = demo.out().partition("== Summary")[2]
-    incidents = re.findall(
-        r"\d\d:\d\d:\d\d  (\w+), rank (\d), .*\n +restarted \((\d) of 3\), (\S+) s lost", summary
-    )
+    incident = r"\d\d:\d\d:\d\d  (\w+), rank (\d), .*\n +restarted \((\d) of 3\), (\S+) s lost"
+    incidents = re.findall(incident, summary)
     assert [incident[:3] for incident in incidents] == [("hang", "1", "1"), ("crash", "0", "2")]
     assert 3.0 <= float(incidents[0][3]) < 60
     assert list(tmp_path.iterdir()) == []
@@ -69,25 +69,23 @@ def test_it_can_be_stopped_at_any_moment(demo: Spawned, tmp_path: Path, moment: 
 
 STEPS = 12
 
-Start = Callable[..., Spawned]
+Run = Callable[..., str]
 
 
 @pytest.fixture
-def torchrun(spawn: Spawner, tmp_path: Path) -> Start:
+def torchrun(spawn: Spawner, tmp_path: Path) -> Run:
+    """A training that ends with this exit code; its standard output."""
     # torch leaves folders in the temporary directory when its ranks fail.
     environ = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
 
-    def start(directory: Path, *, ranks: int = 2, fault: str | None = None) -> Spawned:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    def run(directory: Path, code: int = 0, *, ranks: int = 2, fault: str | None = None) -> str:
+        command = [*TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", TRAIN]
         arguments = ["--dir", directory, "--steps", str(STEPS), "--batch-size", "4"]
-        return spawn([*command, TRAIN, *arguments], env={**environ, "HOLDFAST_FAULT": fault})
+        training = spawn([*command, *arguments], env={**environ, "HOLDFAST_FAULT": fault})
+        assert training.wait() == code, training.output()
+        return training.out()
 
-    return start
-
-
-def ends_with(run: Spawned, code: int) -> str:
-    assert run.wait() == code, run.output()
-    return run.out()
+    return run
 
 
 def result(directory: Path) -> dict[str, Any]:
@@ -98,22 +96,20 @@ def result(directory: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_a_killed_and_resumed_run_equals_an_undisturbed_one(torchrun: Start, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_equals_an_undisturbed_one(torchrun: Run, tmp_path: Path) -> None:
     # Three ranks: of two gradients there is one sum only, in whatever order they are added.
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    ends_with(torchrun(undisturbed, ranks=3), 0)
+    torchrun(undisturbed, ranks=3)
     # Dies at step 10, before it is saved: step 5 is still the last one that was.
-    ends_with(torchrun(killed, ranks=3, fault="kill@step=10,rank=0,point=checkpointing"), 1)
-    assert "resumed from the checkpoint of step 5" in ends_with(torchrun(killed, ranks=3), 0)
+    torchrun(killed, 1, ranks=3, fault="kill@step=10,rank=0,point=checkpointing")
+    assert "resumed from the checkpoint of step 5" in torchrun(killed, ranks=3)
     assert result(killed) == result(undisturbed)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_number_of_ranks_is_gone_on_from_and_said(
-    torchrun: Start, tmp_path: Path
-) -> None:
-    ends_with(torchrun(tmp_path / "run", fault="kill@step=8,rank=1"), 1)
-    assert "the checkpoint is of 2 ranks" in ends_with(torchrun(tmp_path / "run", ranks=1), 0)
+def test_a_checkpoint_of_another_number_of_ranks_is_resumed(torchrun: Run, tmp_path: Path) -> None:
+    torchrun(tmp_path / "run", 1, fault="kill@step=8,rank=1")
+    assert "the checkpoint is of 2 ranks" in torchrun(tmp_path / "run", ranks=1)
     assert result(tmp_path / "run")
 
 
@@ -132,9 +128,7 @@ for step in range(1, 100000):
 """
 
 
-def test_the_newest_two_are_kept_and_the_newest_that_can_be_read_is_loaded(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_two_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert checkpoint.load_newest(tmp_path) is None
     for step in (5, 10, 15, 100):
         checkpoint.save(tmp_path, step, {"step": step, "model": torch.arange(1000)})
@@ -176,7 +170,7 @@ def batches(rank: int = 0, world_size: int = 1, windows: int = 24, batch_size: i
     return data.Batches(torch.arange(windows * 4 + 1), 4, batch_size, rank, world_size, seed=7)
 
 
-def test_the_text_is_source_code_of_the_asked_size_and_the_same_each_time() -> None:
+def test_text_is_source_code_and_the_same_each_time() -> None:
     text = data.load_text(200_000)
     assert len(text) == 200_000
     assert torch.equal(text, data.load_text(200_000))
@@ -184,7 +178,7 @@ def test_the_text_is_source_code_of_the_asked_size_and_the_same_each_time() -> N
     assert "def " in bytes(text.tolist()).decode("ascii")
 
 
-def test_a_batch_is_a_function_of_the_step_whatever_was_read_before() -> None:
+def test_a_batch_is_a_function_of_the_step() -> None:
     """And what follows a character is the next one."""
     read_in_order = batches()
     for step in range(30):

@@ -69,21 +69,14 @@ def install(folder: Path, wheels: Path | None) -> tuple[Path, list[str]]:
             _pip(python, log, "--find-links", str(wheels.resolve()), NEEDED[name])
         missing = _find_missing(python)
     notes = [f"{NEEDED[name]} is missing" for name in missing]
-    notes += [
-        f"{name} was not built (see install.log)"
-        for name in NATIVE
-        if not (packages / "holdfast" / name).exists()
-    ]
-    return python, notes
+    not_built = [name for name in NATIVE if not (packages / "holdfast" / name).exists()]
+    return python, notes + [f"{name} was not built (see install.log)" for name in not_built]
 
 
 def _find_missing(python: Path) -> list[str]:
-    code = (
-        f"from importlib.util import find_spec; print(*(each for each in {[*NEEDED]} if not find_spec(each)))"
-    )
-    return subprocess.run(
-        [str(python), "-c", code], check=True, capture_output=True, text=True
-    ).stdout.split()
+    missing = f"(each for each in {[*NEEDED]} if not find_spec(each))"
+    command = [str(python), "-c", f"from importlib.util import find_spec; print(*{missing})"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
 def _pip(python: Path, log: Path, *arguments: str) -> None:

@@ -29,14 +29,13 @@ class Fault:
     crashes: bool = False
 
 
+NEVER_REACHED = ("never reached", "all_reduce")
 FAULTS = (
     Fault("hang: a kernel that never ends, in synchronize()", "hang_in_synchronize", ("synchronize",)),
     Fault("hang: a kernel that never ends, in .item()", "hang_in_item", ("wait_for_item",)),
     Fault("hang: a kernel that never ends, in a copy to the host", "hang_in_copy", ("wait_for_copy",)),
     Fault("hang: a rank that waits on the host", "wait_on_the_host", ("wait_on_the_host",)),
-    Fault(
-        "hang: a collective that one rank never joins", "skip_the_collective", ("never reached", "all_reduce")
-    ),
+    Fault("hang: a collective that one rank never joins", "skip_the_collective", NEVER_REACHED),
     Fault("crash: device-side assert", "fail_an_assertion", ("device-side assert",), crashes=True),
     Fault("crash: illegal memory access", "access_illegally", ("illegal memory access",), crashes=True),
     Fault("crash: out of memory on the GPU", "allocate_too_much", ("CUDA out of memory",), crashes=True),
@@ -61,9 +60,8 @@ def run(folder: Path) -> Iterator[Row]:
             if stopped:
                 raise stopped
         del left[: len(happened)]
-    yield Row(
-        LAUNCH_TIMEOUT, NOT_POSSIBLE, reason="only GPUs that drive a display limit the time of a kernel"
-    )
+    why = "only GPUs that drive a display limit the time of a kernel"
+    yield Row(LAUNCH_TIMEOUT, NOT_POSSIBLE, reason=why)
 
 
 def _start(folder: Path, left: Sequence[Fault]) -> Job:
@@ -82,15 +80,9 @@ def _judge_hang(job: Job, cycle: int, fault: Fault) -> Row:
     late, ended = verdict["waited"] - verdict["limit"], ends[0]["mono"] - verdict["at"]
     right = verdict.get("culprit") == CULPRIT and all(part in verdict["sentence"] for part in fault.expected)
     in_time = is_dry() or (late <= DETECTED and ended <= ENDED)
-    return row(
-        fault.row,
-        right and in_time and _has_restarted(job, cycle),
-        verdict["sentence"] if _has_restarted(job, cycle) else "the job did not restart",
-        detected_late_s=late,
-        ended_after_s=ended,
-        resumed_after_s=_resumed(job, cycle),
-        verdict="right" if right else "wrong",
-    )
+    figures = {"detected_late_s": late, "ended_after_s": ended, "resumed_after_s": _resumed(job, cycle)}
+    figures["verdict"] = "right" if right else "wrong"
+    return _row(job, cycle, fault, right and in_time, verdict["sentence"], figures)
 
 
 def _judge_crash(job: Job, cycle: int, fault: Fault) -> Row:
@@ -98,21 +90,19 @@ def _judge_crash(job: Job, cycle: int, fault: Fault) -> Row:
     if not incident:
         return row(fault.row, False, f"no incident in cycle {cycle}: {job.errors()}")
     right = incident["rank"] == CULPRIT and all(part in incident["sentence"] for part in fault.expected)
-    return row(
-        fault.row,
-        right and _has_restarted(job, cycle),
-        incident["sentence"] if _has_restarted(job, cycle) else "the job did not restart",
-        kind=incident["cause"],
-        resumed_after_s=_resumed(job, cycle),
-    )
+    figures = {"kind": incident["cause"], "resumed_after_s": _resumed(job, cycle)}
+    return _row(job, cycle, fault, right, incident["sentence"], figures)
+
+
+def _row(job: Job, cycle: int, fault: Fault, passed: bool, sentence: str, figures: dict[str, Any]) -> Row:
+    """Passed only if the job restarted, too."""
+    restarted = any(mark["kind"] == "first_step" and mark["cycle"] > cycle for mark in job.marks)
+    reason = sentence if restarted else "the job did not restart"
+    return row(fault.row, passed and restarted, reason, **figures)
 
 
 def _find(job: Job, kind: str, cycle: int) -> dict[str, Any] | None:
     return next((record for record in job.journal(kind) if record["cycle"] == cycle), None)
-
-
-def _has_restarted(job: Job, cycle: int) -> bool:
-    return any(mark["kind"] == "first_step" and mark["cycle"] > cycle for mark in job.marks)
 
 
 def _resumed(job: Job, cycle: int) -> float | str:

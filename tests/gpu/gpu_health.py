@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +41,8 @@ def run(folder: Path) -> Iterator[Row]:
         (gpus,) = checks.gpus.ask("gpus", 20.0)
         yield _same(gpus)
         cluster = checks.gpus.ask("cluster", 20.0)
-        yield row(
-            DOMAIN, len(cluster) == 1 and isinstance(cluster[0], str), str(cluster), domain=str(cluster)[:80]
-        )
+        has_one = len(cluster) == 1 and isinstance(cluster[0], str)
+        yield row(DOMAIN, has_one, str(cluster), domain=str(cluster)[:80])
         yield _holders(checks)
     finally:
         checks.close()
@@ -63,8 +63,6 @@ def _same(gpus: list[dict[str, object]]) -> Row:
 
 
 def _holders(checks: object) -> Row:
-    import sys
-
     from holdfast.health.checks import Checks
 
     assert isinstance(checks, Checks)
@@ -81,16 +79,14 @@ def _holders(checks: object) -> Row:
     if not held:
         return Row(HOLDERS, NOT_POSSIBLE, reason="NVML tells no processes here, as in a container")
     if not mine:
-        return Row(
-            HOLDERS, NOT_POSSIBLE, {"told": str(held)[:100]}, "NVML's pids are not those of this container"
-        )
+        told = {"told": str(held)[:100]}
+        return Row(HOLDERS, NOT_POSSIBLE, told, "NVML's pids are not those of this container")
     while any(each[1] == holder.pid for each in checks.gpus.ask("holders", 20.0)[0]):
         if time.perf_counter() - ended > 20.0:
             return row(HOLDERS, False, f"{mine} is still told 20 s after its end")
         time.sleep(0.02)
-    return row(
-        HOLDERS, mine[0][2] >= 1000, str(mine), freed_ms=(time.perf_counter() - ended) * 1000, MiB=mine[0][2]
-    )
+    freed = (time.perf_counter() - ended) * 1000
+    return row(HOLDERS, mine[0][2] >= 1000, str(mine), freed_ms=freed, MiB=mine[0][2])
 
 
 CHECKS = [Check("health", 60, (HEALTHY, SAME, DOMAIN, HOLDERS), run)]

@@ -57,9 +57,8 @@ def _compare_facts() -> Row:
     facts.close()
     if not known:
         return Row(FACTS, NOT_POSSIBLE, reason="neither NVML nor nvidia-smi has any of these facts here")
-    reason = "; ".join(
-        f"{name}: {ours[name]:g}, nvidia-smi {theirs[FIELDS[name][0]]:g}" for name in sorted(differ)
-    )
+    pairs = ((name, ours[name], theirs[FIELDS[name][0]]) for name in sorted(differ))
+    reason = "; ".join(f"{name}: {mine:g}, nvidia-smi {other:g}" for name, mine, other in pairs)
     return row(FACTS, not differ, reason, compared=len(known), reading_ms=took * 1000)
 
 
@@ -80,11 +79,9 @@ def _query(*names: str) -> dict[str, float]:
     """Values of nvidia-smi; NaN for those that it does not have."""
     line = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
     output = subprocess.run(line, check=True, capture_output=True, text=True, timeout=20).stdout
-    values = [each.strip() for each in output.strip().split(",")]
-    return {
-        name: float(each) if each[:1].isdigit() else math.nan
-        for name, each in zip(names, values, strict=True)
-    }
+    values = (each.strip() for each in output.split(","))
+    numbers = (float(each) if each[:1].isdigit() else math.nan for each in values)
+    return dict(zip(names, numbers, strict=True))
 
 
 def _incident() -> Row:
@@ -99,15 +96,11 @@ def _incident() -> Row:
 def _doctor() -> Row:
     from holdfast.fault_tolerance.processes import proc
 
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "doctor", "--json"], capture_output=True, text=True
-    )
-    text = next(
-        each["what"] for each in json.loads(done.stdout)["findings"] if each["check"] == "NVIDIA driver"
-    )
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout.count(
-        "GPU "
-    )
+    command = [sys.executable, "-m", "holdfast", "doctor", "--json"]
+    findings = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["findings"]
+    text = next(each["what"] for each in findings if each["check"] == "NVIDIA driver")
+    smi = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
+    listed = smi.stdout.count("GPU ")
     passed = is_dry() or ("present" in text and proc.nvidia_gpus() == listed)
     return row(DOCTOR, passed, f"doctor: {text}; {proc.nvidia_gpus()} GPUs, nvidia-smi {listed}")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,16 +88,15 @@ def format_table(result: Mapping[str, Any]) -> str:
     """Markdown."""
     lines = [f"{describe_machine(result)}; {result['cores']} cores, {result['seconds']} s in total.", ""]
     notes = list(result["notes"])
-    notes += [
-        f"Run again on {later['day']} at commit {later['commit']}: {', '.join(later['checks'])}."
-        for later in result.get("again", [])
-    ]
+    for later in result.get("again", []):
+        notes.append(
+            f"Run again on {later['day']} at commit {later['commit']}: {', '.join(later['checks'])}."
+        )
     lines += [f"- {note}" for note in notes] + [""] * bool(notes)
     lines += ["| check | | result | figures |", "|---|---|---|---|"]
     for row in result["rows"]:
-        lines.append(
-            f"| {row['check']} | {row['name']} | {SYMBOLS[row['result']]} | {_format_figures(row)} |"
-        )
+        cells = (row["check"], row["name"], SYMBOLS[row["result"]], _format_figures(row))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -121,16 +121,13 @@ def format_readme(result: Mapping[str, Any] | None) -> str:
             "- any GPU: kernel timing with CUPTI and CUDA events, NVML, warm start with an NVIDIA driver "
             "([`make gpu`](docs/gpu.md) tests them in 8 minutes)"
         )
-    passed = sum(row["result"] == PASSED for row in result["rows"])
+    counts = Counter(row["result"] for row in result["rows"])
     default = "on" if warm_start_evidence(result) else "off"
-    others = [
-        (each, sum(row["result"] == each for row in result["rows"])) for each in SYMBOLS if each != PASSED
-    ]
-    rest = "".join(f", {count} {each}" for each, count in others if count)
+    rest = "".join(f", {counts[each]} {each}" for each in SYMBOLS if each != PASSED and counts[each])
     if again := sorted({check for later in result.get("again", []) for check in later["checks"]}):
         rest += f" ({', '.join(again)} when run again)"
     return (
-        f"- any GPU but one: {passed} of {len(result['rows'])} [GPU checks](docs/gpu.md) passed{rest}, on "
+        f"- any GPU but one: {counts[PASSED]} of {len(result['rows'])} [GPU checks](docs/gpu.md) passed{rest}, on "
         f"{describe_machine(result)}; with an NVIDIA driver warm start is {default} by default"
     )
 

@@ -118,9 +118,8 @@ def read_gpu() -> tuple[int, int]:
 
     def query(what: str) -> list[str]:
         line = ["nvidia-smi", what, "--format=csv,noheader,nounits"]
-        return subprocess.run(line, check=True, capture_output=True, text=True, timeout=20).stdout.split(
-            "\n"
-        )[:-1]
+        done = subprocess.run(line, check=True, capture_output=True, text=True, timeout=20)
+        return done.stdout.splitlines()
 
     return sum(map(int, query("--query-gpu=memory.used"))), len(query("--query-compute-apps=pid"))
 

@@ -105,18 +105,13 @@ def _compare_times(gpu: Any, window: _Window, before: dict[str, float]) -> Row:
     furthest = max(differences, key=differences.__getitem__, default="none")
     passed = not missing and bool(differences) and differences[furthest] <= DIFFERENCE
     reason = f"only on one side: {missing}" if missing else f"largest difference: {furthest}"
-    largest, drift = (
-        100 * differences.get(furthest, 1.0),
-        max((abs(after[name] / before[name] - 1) for name in theirs), default=0.0),
-    )
-    return row(
-        TIMES,
-        passed,
-        reason,
-        kernels=len(differences),
-        largest_difference_percent=largest,
-        profiler_to_itself_percent=100 * drift,
-    )
+    drift = max((abs(after[name] / before[name] - 1) for name in theirs), default=0.0)
+    figures = {
+        "kernels": len(differences),
+        "largest_difference_percent": 100 * differences.get(furthest, 1.0),
+        "profiler_to_itself_percent": 100 * drift,
+    }
+    return row(TIMES, passed, reason, **figures)
 
 
 def _short(name: str) -> str:
@@ -378,9 +373,8 @@ def named(folder: Path) -> Iterator[Row]:
         raise RuntimeError(f"no report: {job.errors()}")
     report = marks[-1]
     reason = f"reported: {report['stragglers']}, source {report['source']}: {report['reason']}"
-    yield row(
-        NAMED, report["stragglers"] == [1], reason, source=report["source"], scores=str(report["scores"])
-    )
+    figures = {"source": report["source"], "scores": str(report["scores"])}
+    yield row(NAMED, report["stragglers"] == [1], reason, **figures)
 
 
 CHECKS = [

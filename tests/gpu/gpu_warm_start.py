@@ -66,9 +66,8 @@ def _inspect_zygote(folder: Path) -> Iterator[Row]:
         inspected_processes=len(inspected),
     )
     lines = [line for line in job.error_lines() if MODULE in line]
-    yield row(
-        REFUSED, len(lines) == 1 and "it initialises CUDA" in lines[0], f"{len(lines)} lines: {lines[:2]}"
-    )
+    is_one = len(lines) == 1 and "it initialises CUDA" in lines[0]
+    yield row(REFUSED, is_one, f"{len(lines)} lines: {lines[:2]}")
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,8 @@ def _inspect(job: Job) -> list[Inspected]:
     """Zygote and standbys; all again if one of them was replaced meanwhile."""
     for _ in range(ATTEMPTS):
         with suppress(OSError):
-            return [
-                _inspect_process(pid) for title in ("zygote", "standby") for pid in job.find_processes(title)
-            ]
+            pids = [*job.find_processes("zygote"), *job.find_processes("standby")]
+            return [_inspect_process(pid) for pid in pids]
     raise RuntimeError(f"zygote and standbys were replaced {ATTEMPTS} times: {job.errors()}")
 
 
@@ -104,9 +102,8 @@ def _inspect_process(pid: int) -> Inspected:
 def _observe(folder: Path, mode: str) -> dict[int, dict[str, str]]:
     """Rank -> what it observed of the GPU."""
     ranks = by_mode(2, 1)
-    with Job(
-        folder, f"observe-{mode}", "gpu_observe.py", ranks=ranks, options=(f"--ft-warm-start={mode}",)
-    ) as job:
+    options = (f"--ft-warm-start={mode}",)
+    with Job(folder, f"observe-{mode}", "gpu_observe.py", ranks=ranks, options=options) as job:
         marks: list[Mark] = list(job.read("observed"))
         job.wait()
     starts = {record["start"] for record in job.journal("rank_start")}

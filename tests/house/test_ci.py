@@ -14,7 +14,7 @@ from tests.conftest import REGRESSIONS, regressions
 from tests.versions.matrix import TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
-GITHUB = ROOT / ".github"
+GITHUB, RUN = ROOT / ".github", ROOT / ".ci" / "run"
 FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) if path.name != "config.yml"]
 
 
@@ -28,15 +28,13 @@ def workflow_job() -> dict[str, Any]:
 
 
 def test_workflow_has_the_targets_of_ci_run() -> None:
-    steps = re.findall(r"^step (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    steps = re.findall(r"^step (.+)$", RUN.read_text(), re.MULTILINE)
     targets = workflow_job()["strategy"]["matrix"]["target"]
     assert sorted(map(shlex.split, targets)) == sorted(map(shlex.split, steps))
 
 
 def test_workflow_requires_what_ci_run_requires() -> None:
-    required = re.findall(
-        r"^export (HOLDFAST_REQUIRE_\w+)=1$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE
-    )
+    required = re.findall(r"^export (HOLDFAST_REQUIRE_\w+)=1$", RUN.read_text(), re.MULTILINE)
     assert required
     assert {name for name in workflow_job()["env"] if name.startswith("HOLDFAST_")} == set(required)
 

@@ -84,7 +84,7 @@ def test_another_session_is_noticed(spawn: Spawner, monkeypatch: pytest.MonkeyPa
     assert leaks._another_session()
 
 
-def test_a_file_that_a_foreign_process_holds_open_is_not_ours(
+def test_a_file_held_by_a_foreign_process_is_not_ours(
     spawn: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "_another_session", lambda: False)

@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -129,15 +130,11 @@ class Cluster:
 
     def run(self, *command: str | os.PathLike[str], check: bool = True) -> str:
         """The output of one of Slurm's commands. Raises RuntimeError with its error text."""
-        words = [os.fspath(word) for word in command]
-        environ = {**os.environ, **self.environ}
-        done = subprocess.run(
-            words, env=environ, capture_output=True, text=True, errors="replace", timeout=60
-        )
+        options: Any = {"capture_output": True, "text": True, "errors": "replace", "timeout": 60}
+        done = subprocess.run(command, env={**os.environ, **self.environ}, **options)
         if check and done.returncode:
-            raise RuntimeError(
-                f"{' '.join(words)} ended with {done.returncode}: {done.stderr or done.stdout}"
-            )
+            words = " ".join(map(os.fspath, command))
+            raise RuntimeError(f"{words} ended with {done.returncode}: {done.stderr or done.stdout}")
         return done.stdout
 
     def clear(self) -> None:
@@ -148,9 +145,8 @@ class Cluster:
         if self.run("squeue", "--noheader"):
             self.run("scancel", f"--user={os.getuid()}", check=False)
         try:
-            self._wait(
-                lambda: not (self.run("squeue", "--noheader") or self.processes()), 60, "the end of all jobs"
-            )
+            self._wait(lambda: not self.run("squeue", "--noheader"), 60, "the end of all jobs")
+            self._wait(lambda: not self.processes(), 60, "the end of their processes")
         finally:
             self._end_processes()
         for name in self.names:
@@ -238,27 +234,19 @@ class Database:
         net = ["--bind-address=127.0.0.1", f"--port={self._port}", "--skip-log-bin"]
         start("mariadbd", "--no-defaults", "--user=root", *where, *net, *small)
         client = ["mariadb", "--no-defaults", "-uroot", "-S", str(self._socket)]
-        _until_it_works(client, "SELECT 1")
+        _until_it_works([*client, "-e", "SELECT 1"])
         subprocess.run(client, input=ACCESS, text=True, check=True, capture_output=True, timeout=ANSWERS)
 
     def fill(self, cluster: Cluster) -> None:
         """The cluster's name, an account, and root as its user."""
-        deadline = time.monotonic() + ANSWERS
-        while True:
-            try:
-                cluster.run("sacctmgr", "-n", "list", "cluster")
-                break
-            except (RuntimeError, subprocess.TimeoutExpired):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+        _until_it_works(["sacctmgr", "-n", "list", "cluster"], env={**os.environ, **cluster.environ})
         for what in (["cluster", "tests"], ["account", "tests"], ["user", "root", "Account=tests"]):
             cluster.run("sacctmgr", "-i", "add", *what)
 
 
-def _until_it_works(command: list[str], text: str) -> None:
+def _until_it_works(command: list[str], env: dict[str, str] | None = None) -> None:
     deadline = time.monotonic() + ANSWERS
-    while subprocess.run(command, input=text, text=True, capture_output=True, timeout=ANSWERS).returncode:
+    while (done := subprocess.run(command, env=env, capture_output=True, timeout=ANSWERS)).returncode:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"MariaDB did not answer within {ANSWERS:g} s")
+            raise TimeoutError(f"{command[0]} had no success within {ANSWERS:g} s: {done.stderr!r}")
         time.sleep(0.1)

@@ -112,9 +112,8 @@ class Settings:
             (self.folder / name).mkdir(parents=True, mode=0o755)
         # Each node has its own loopback address, as on a machine of its own.
         addresses = {name: f"127.0.1.{number}" for number, name in enumerate(self.names, 1)}
-        machines = [
-            NODE.format(*pair, port) for pair, port in zip(addresses.items(), self.ports[4:], strict=True)
-        ]
+        nodes = zip(addresses.items(), self.ports[4:], strict=True)
+        machines = [NODE.format(*pair, port) for pair, port in nodes]
         values = {"folder": self.folder, "ports": self.ports, "node_timeout": self.node_timeout}
         accounting = ACCOUNTING if self.accounting else NO_ACCOUNTING
         self.conf.write_text("".join(machines) + (accounting + CONF).format(**values))

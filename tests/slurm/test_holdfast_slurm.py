@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -53,7 +52,7 @@ def nodes_of(training: Training, attempt: int) -> set[str]:
     """Where its two ranks are, once both run."""
     line = rf"^rank \d on (n\d) in attempt {attempt}$"
     training.wait_for(line, 2)
-    return set(re.findall(line, training.text(), re.MULTILINE))
+    return set(training.matches(line))
 
 
 def test_all_that_ends_an_attempt_in_two_jobs_of_one_training(cluster: Cluster, tmp_path: Path) -> None:
@@ -123,10 +122,8 @@ def test_a_job_that_fails_at_once_gives_up_and_names_the_cause(cluster: Cluster,
     assert training.start("--max-failures=1", nodes=1).returncode == 0
     assert training.end() == "FAILED 1:0", training.text()
     assert "gave up after a failure: attempt 1 failed" in training.text()
-    assert (
-        "ValueError: no such data set: corpus-7 (exit code 1). All attempts: holdfast autoresume"
-        in training.text()
-    )
+    cause = "ValueError: no such data set: corpus-7 (exit code 1)"
+    assert f"{cause}. All attempts: holdfast autoresume" in training.text()
     assert training.chains()[0]["state"] == "gave up"
     assert cluster.run("squeue", "--noheader") == ""
 
@@ -143,14 +140,11 @@ def test_a_job_s_start_is_read_in_any_time_zone(cluster: Cluster, monkeypatch: p
     assert b" JobName=tr\xe4in\n" in shown.stdout
 
 
-def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
-    own_cluster: Cluster, tmp_path: Path
-) -> None:
-    cluster = own_cluster
-    training = light(cluster, tmp_path, "node dies")
+def test_a_node_that_dies_is_named_and_left_out(own_cluster: Cluster, tmp_path: Path) -> None:
+    training = light(own_cluster, tmp_path, "node dies")
     assert training.start().returncode == 0
     nodes_of(training, 1)
-    cluster.kill_node("n2", with_its_processes=True)
+    own_cluster.kill_node("n2", with_its_processes=True)
     assert training.end() == "COMPLETED 0:0", training.text()
     chain = training.chains()[0]
     assert training.kinds() == ["node lost", "finished"], training.text()
@@ -159,16 +153,12 @@ def test_a_node_that_dies_is_named_and_the_job_goes_on_without_it(
 
 
 @pytest.mark.variant
-def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_training_that_does_not_stop_spends_no_failure(cluster: Cluster, tmp_path: Path) -> None:
     """And a job that gets next to nothing of the submitter's environment finds its launcher, and tells ranks theirs."""
     training = light(cluster, tmp_path, "does not stop")
-    export = "--sbatch=--export=PYTHONPATH,HOLDFAST_ATTEMPT"
+    options = ("--time=1", "--max-failures=1", "--sbatch=--export=PYTHONPATH,HOLDFAST_ATTEMPT")
     environ = {"HOLDFAST_ATTEMPT": "77"}
-    done = training.start(
-        "--time=1", "--max-failures=1", export, nodes=1, launcher=["ft_launcher"], environ=environ
-    )
+    done = training.start(*options, nodes=1, launcher=["ft_launcher"], environ=environ)
     assert done.returncode == 0, done.stderr
     assert training.end(seconds=300) == "COMPLETED 0:0", training.text()
     *stopped, last = training.kinds()
@@ -176,5 +166,5 @@ def test_a_training_that_does_not_stop_at_its_time_limit_spends_no_failure(
     assert (set(stopped), last) == ({"time limit"}, "finished"), training.text()
     assert "did not stop when told to, and was killed" in training.text()
     assert "SIGKILL sent" in training.text()
-    told = [int(line.split()[1]) for line in training.text().splitlines() if line.startswith("attempt ")]
-    assert 77 not in told and told[-1] == len(stopped) + 1
+    told = training.matches(r"^attempt (\d+)")
+    assert "77" not in told and told[-1] == str(len(stopped) + 1)

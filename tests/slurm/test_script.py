@@ -65,31 +65,41 @@ def test_each_word_reaches_the_program_as_it_is(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_not_there_is_an_exit_code(tmp_path: Path) -> None:
     ended = 'case "$*" in *--attempt-ended=*) echo "${@: -1}" ;; esac'
-    done = run_script(
-        tmp_path, {"srun": 'shift 3; exec "$@"', "keep": ended}, command=("/nowhere/ft_launcher", "t.py")
-    )
+    tools = {"srun": 'shift 3; exec "$@"', "keep": ended}
+    done = run_script(tmp_path, tools, command=("/nowhere/ft_launcher", "t.py"))
     assert done.stdout.split() == ["--attempt-ended=127"], done.stderr
 
 
-def test_a_launcher_that_is_a_module_is_started_as_one() -> None:
-    command = ("/opt/env/bin/python", "-m", "holdfast.fault_tolerance.launcher", "train.py")
-    text = batch_script(plan(command=command), "1.2.3")
-    assert ' bash /opt/env/bin/python -m holdfast.fault_tolerance.launcher --nnodes="$SLURM_NNODES"' in text
+MODULE = ("/opt/env/bin/python", "-m", "holdfast.fault_tolerance.launcher")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"command": (*MODULE, "train.py")}, f' bash {" ".join(MODULE)} --nnodes="$SLURM_NNODES"'),
+        # an option of the program that has the name of one of the launcher
+        ({"command": ("ft_launcher", "--nproc-per-node=2", "train.py", "--nnodes=3")}, "--nnodes=3"),
+        # ranks may save until a little before the limit
+        ({"notice": 180}, "--term-timeout=150 "),
+        ({"notice": 600}, "--term-timeout=570 "),
+        ({"notice": 20}, "--term-timeout=14 "),
+        ({"notice": 1}, "--term-timeout=1 "),
+    ],
+)
+def test_what_is_in_the_script(changes: dict[str, object], expected: str) -> None:
+    assert expected in batch_script(checked(plan(**changes)), "1.2.3")
+
+
+PREEMPTED = "--ft-preempted-exit-code"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"command": ("torchrun", "train.py")}, "must begin with ft_launcher"),
-        (
-            {"command": ("ft_launcher", "--nnodes=2", "train.py")},
-            "--nnodes after --: the batch script gives it",
-        ),
+        ({"command": ("ft_launcher", "--nnodes=2", "t.py")}, "--nnodes after --: the batch script gives it"),
         ({"command": ("ft_launcher", "--rdzv_endpoint", "a:1", "t.py")}, "--rdzv-endpoint after --"),
-        (
-            {"command": ("ft_launcher", "--ft-preempted-exit-code=9", "t.py")},
-            "--ft-preempted-exit-code after --",
-        ),
+        ({"command": ("ft_launcher", f"{PREEMPTED}=9", "t.py")}, f"{PREEMPTED} after --"),
         ({"time": "3"}, "--time 3 and --notice 180: the notice comes before the job has begun"),
         ({"time": "soon"}, "--time 'soon': give minutes"),
         ({"name": 'a"b'}, "no quotes, backslashes or control characters"),
@@ -114,22 +124,12 @@ def test_what_cannot_work_is_refused_with_the_reason(changes: dict[str, object],
     assert "\n" not in str(error.value)
 
 
-def test_an_option_of_the_program_may_have_the_launchers_names() -> None:
-    command = ("ft_launcher", "--nproc-per-node=2", "train.py", "--nnodes=3")
-    assert "--nnodes=3" in batch_script(checked(plan(command=command)), "1.2.3")
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90", 5400), ("1:30", 90), ("4:00:00", 14400), ("2-12", 216000), ("1-0:30", 88200), ("0-0:0:5", 5)],
 )
 def test_times_as_sbatch_takes_them(text: str, seconds: int) -> None:
     assert time_limit(text) == seconds
-
-
-@pytest.mark.parametrize(("notice", "saving"), [(180, 150), (600, 570), (20, 14), (1, 1)])
-def test_ranks_may_save_until_a_little_before_the_limit(notice: int, saving: int) -> None:
-    assert f"--term-timeout={saving} " in batch_script(plan(notice=notice), "1.2.3")
 
 
 def test_a_dry_run_prints_the_script_and_makes_nothing(
@@ -153,16 +153,12 @@ def test_a_dry_run_prints_each_byte_of_a_path(tmp_path: Path, encoding: str) -> 
     assert b"run_dir='%s/%s'\n" % (os.fsencode(tmp_path), folder) in done.stdout
 
 
-def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slurm", "--nodes=2"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "holdfast: error: no command: holdfast slurm [options] -- ft_launcher"
-    )
-
-
-def test_a_job_that_the_environment_forbids_to_requeue_is_not_submitted(
+def test_what_is_not_submitted_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert main(["slurm", "--nodes=2"]) == 2
+    line = "holdfast: error: no command: holdfast slurm [options] -- ft_launcher"
+    assert capsys.readouterr().err.startswith(line)
     monkeypatch.setenv("SBATCH_NO_REQUEUE", "1")
     assert main(["slurm", f"--run-dir={tmp_path}", "--", *COMMAND]) == 2
     assert "SBATCH_NO_REQUEUE is set, and the job has to be requeued" in capsys.readouterr().err
@@ -172,9 +168,7 @@ def test_a_job_that_the_environment_forbids_to_requeue_is_not_submitted(
 @pytest.mark.parametrize(
     ("codes", "tries", "code"), [("7 7 0", 3, 0), ("7 7 7 7 0", 4, 1), ("101 0", 1, 1), ("100 0", 1, 0)]
 )
-def test_an_attempt_that_cannot_begin_is_tried_again_a_few_times(
-    tmp_path: Path, codes: str, tries: int, code: int
-) -> None:
+def test_an_attempt_that_cannot_begin_is_repeated(tmp_path: Path, codes: str, tries: int, code: int) -> None:
     tools = {
         "keep": f'case "$*" in *--attempt-begins) echo >> {tmp_path}/tries; codes=({codes}); '
         f"exit ${{codes[$(wc -l < {tmp_path}/tries) - 1]}} ;; esac",
@@ -187,7 +181,7 @@ def test_an_attempt_that_cannot_begin_is_tried_again_a_few_times(
     assert (tmp_path / "started").exists() == (codes == "7 7 0")
 
 
-def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well(tmp_path: Path) -> None:
+def test_a_sigterm_during_another_one_is_handled_too(tmp_path: Path) -> None:
     """The first was sent by hand, and is no time limit; the second is Slurm's."""
     seen = tmp_path / "seen"
     tools = {
@@ -202,7 +196,6 @@ def test_a_sigterm_that_comes_while_the_one_before_is_seen_to_is_seen_to_as_well
 
 
 # -- what Slurm tells of a job, and what that says of the end of an attempt
-
 
 RUNNING = """JobId=6 JobName=train
    UserId=root(0) GroupId=root(0) MCS_label=N/A
@@ -226,18 +219,10 @@ def test_what_scontrol_shows_is_read() -> None:
     assert not job_of("").alive
 
 
-@pytest.mark.parametrize(
-    ("state", "alive"),
-    [
-        *(
-            (state, True)
-            for state in ("PENDING", "COMPLETING", "RUNNING", "STOPPED", "STAGE_OUT", "SPECIAL_EXIT")
-        ),
-        *((state, False) for state in ("CANCELLED", "FAILED", "TIMEOUT", "")),
-    ],
-)
-def test_whether_a_job_lives(state: str, alive: bool) -> None:
-    assert Job(state).alive is alive
+def test_whether_a_job_lives() -> None:
+    living = ["PENDING", "COMPLETING", "RUNNING", "STOPPED", "STAGE_OUT", "SPECIAL_EXIT"]
+    others = ["CANCELLED", "FAILED", "TIMEOUT", ""]
+    assert [state for state in living + others if Job(state).alive] == living
 
 
 @pytest.mark.parametrize(
@@ -277,9 +262,7 @@ def test_who_ended_an_attempt(job: Job, code: int, now: float, expected: Schedul
         (Job("RUNNING", began=0, limit=600, preempted=True), 137, 100, Scheduler.PREEMPTED),
     ],
 )
-def test_who_ended_an_attempt_that_did_not_stop_when_it_was_told_to(
-    job: Job, code: int, now: float, expected: Scheduler
-) -> None:
+def test_who_ended_an_attempt_that_did_not_stop(job: Job, code: int, now: float, expected: Scheduler) -> None:
     word = word_of(job, restarts=0, code=code, now=now, notice=180, told_to_stop=True)
     assert word.scheduler is expected
     unasked = word_of(job, restarts=0, code=code, now=now, notice=180)
@@ -295,7 +278,7 @@ def test_where_a_process_runs() -> None:
     assert [node_name(told) for told in ("n1", "n1:4711", "n1.example.org", "")] == ["n1", "n1", "n1", ""]
 
 
-def test_without_slurm_tests_skip_with_the_reason_and_fail_where_it_is_required(
+def test_without_slurm_tests_skip_or_fail_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "")

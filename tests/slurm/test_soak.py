@@ -32,9 +32,8 @@ def test_all_of_it_in_one_run(own_cluster: Cluster, tmp_path: Path) -> None:
     assert training.start(*options, ranks=2, restarts=3).returncode == 0
     training.wait_for("attempt 4 follows", seconds=400)  # (a) three time limits
     cluster.run("scontrol", "update", f"jobid={training.job}", "timelimit=60")
-    training.wait(
-        lambda: "RUNNING" in cluster.run("squeue", "-h", "-j", training.job, "-o", "%T"), 60, "a start"
-    )
+    asks = ("squeue", "-h", "-j", training.job, "-o", "%T")
+    training.wait(lambda: "RUNNING" in cluster.run(*asks), 60, "a start")
     for number in (signal.SIGKILL, signal.SIGSTOP):  # (b) and (c)
         training.wait(lambda: len(training.ranks()) == 4, 60, "four ranks")
         before = len(training.resumed)

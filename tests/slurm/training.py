@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from tests.jobs import LAUNCHER
 from tests.processes import wait_until
 from tests.slurm.cluster import Cluster
 
@@ -59,7 +60,7 @@ class Training:
         nodes: int = 2,
         ranks: int = 1,
         restarts: int = 0,
-        launcher: Sequence[str] = (sys.executable, "-m", "holdfast.fault_tolerance.launcher"),
+        launcher: Sequence[str] = LAUNCHER,
         environ: Mapping[str, str] = {},
     ) -> subprocess.CompletedProcess[str]:
         """Submit it; what `holdfast slurm` answered."""
@@ -80,11 +81,11 @@ class Training:
 
     def wait_for(self, pattern: str, count: int = 1, seconds: float = START) -> None:
         """Until the log has as many matches."""
+        self.wait(lambda: len(self.matches(pattern)) >= count, seconds, f"{count} × {pattern!r}")
 
-        def there() -> bool:
-            return len(re.findall(pattern, self.text(), re.MULTILINE)) >= count
-
-        self.wait(there, seconds, f"{count} × {pattern!r}")
+    def matches(self, pattern: str) -> list[str]:
+        """Of the log; of a group those of the group."""
+        return re.findall(pattern, self.text(), re.MULTILINE)
 
     def wait(self, happened: Callable[[], object], seconds: float, what: str) -> None:
         try:
@@ -99,8 +100,7 @@ class Training:
 
     def goes_on(self, steps: int = 1) -> None:
         """Until rank 0 has told of so many more steps."""
-        told = len(re.findall(r"^step +\d+ of", self.text(), re.MULTILINE))
-        self.wait_for(r"^step +\d+ of", told + steps)
+        self.wait_for(r"^step +\d+ of", len(self.matches(r"^step +\d+ of")) + steps)
 
     def check_lost_steps(self) -> None:
         """Each resumption is from the step that was saved for it, or from the last checkpoint before the failure."""
@@ -117,17 +117,16 @@ class Training:
 
     def end(self, job: str = "", seconds: float = START) -> str:
         """Wait for a job to be over for good; its state and exit code, such as `FAILED 1:0`."""
-        job, said = job or self.job, {"": ""}
+        job = job or self.job
+        shown: dict[str, str] = {}
 
         def over() -> bool:
             text = self.cluster.run("scontrol", "show", "job", job)
-            found = re.search(r"JobState=(\S+)", text), re.search(r"ExitCode=(\S+)", text)
-            assert found[0] and found[1]
-            said[""] = f"{found[0][1]} {found[1][1]}"
-            return found[0][1] in OVER
+            shown.update(re.findall(r"\b(JobState|ExitCode)=(\S+)", text))
+            return shown["JobState"] in OVER
 
         self.wait(over, seconds, f"the end of job {job}")
-        return said[""]
+        return f"{shown['JobState']} {shown['ExitCode']}"
 
     def a_rank(self, *nodes: str) -> psutil.Process:
         """One of the ranks that run on these nodes; who gets which number is the rendezvous' choice."""
@@ -161,14 +160,12 @@ class Training:
     @property
     def resumed(self) -> list[int]:
         """The steps from which attempts and restarts resumed."""
-        return [
-            int(step) for step in re.findall(r"^resumed from the checkpoint of step (\d+)", self.text(), re.M)
-        ]
+        return [int(step) for step in self.matches(r"^resumed from the checkpoint of step (\d+)")]
 
     @property
     def stopped(self) -> list[int]:
         """The steps after which it stopped on request, all saved."""
-        return [int(step) for step in re.findall(r"^stopped after step (\d+)", self.text(), re.M)]
+        return [int(step) for step in self.matches(r"^stopped after step (\d+)")]
 
     @property
     def result(self) -> dict[str, Any]:
@@ -189,12 +186,11 @@ class Training:
 
 def undisturbed(folder: Path, steps: int, ranks: int) -> dict[str, Any]:
     """The result of undisturbed ranks, on no cluster at all."""
-    launcher = [sys.executable, "-m", "holdfast.fault_tolerance.launcher", f"--nproc-per-node={ranks}"]
+    launcher = [*LAUNCHER, f"--nproc-per-node={ranks}"]
     options = ["--dir", folder, "--steps", str(steps), "--batch-size", "4"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*launcher, TRAIN, *options], env=environ, capture_output=True, text=True, timeout=300
-    )
+    command = [*launcher, TRAIN, *options]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return found

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-Row = tuple[str, str, str]
-_ROWS: list[Row] = []
+Row = Callable[[str, str, str], None]
+_ROWS: list[tuple[str, str, str]] = []
 
 
 def promised(count: int) -> int:
@@ -22,7 +22,7 @@ def promised(count: int) -> int:
 
 
 @pytest.fixture
-def row() -> Callable[[str, str, str], None]:
+def row() -> Row:
     """`row("restarts after kill -9", "100 of 100", "details")` adds a line to the table."""
     return lambda what, result, detail: _ROWS.append((what, result, detail))
 

@@ -14,7 +14,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -25,7 +24,7 @@ from tests.jobs import Job, Jobs
 from tests.processes import Spawner
 from tests.ptl_resiliency.test_preemption_jobs import CEILING, LAUNCHER, agreed
 from tests.ptl_resiliency.test_preemption_jobs import Job as LightningJob
-from tests.soak.conftest import promised
+from tests.soak.conftest import Row, promised
 
 SECONDS = promised(180)
 STEPS = 8000  # more than a disturbed job can do in that time
@@ -74,7 +73,7 @@ SIGNALS = sorted(set(signal.valid_signals()) - set(range(signal.SIGRTMIN, signal
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_random_signals(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+def test_random_signals(jobs: Jobs, row: Row) -> None:
     seed = os.environ.get("HOLDFAST_TEST_SEED", "signals")
     chance = random.Random(seed)
     undisturbed = _start(jobs, "undisturbed")

@@ -13,7 +13,6 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tests.launcher.test_warm_start import named, standbys
 from tests.monitor.job import board_directory, monitor, ranks, tree, wait_gone
 from tests.processes import wait_until
 
-from .conftest import Held, does_not_grow, grown, held, promised
+from .conftest import Held, Row, does_not_grow, grown, held, promised
 
 RANKS = 4
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -50,13 +49,12 @@ os._exit(0)
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_kill_of_a_random_rank(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+def test_kill_of_a_random_rank(jobs: Jobs, row: Row) -> None:
     kills = promised(100)
     chance = random.Random(os.environ.get("HOLDFAST_TEST_SEED", "kill -9"))
     began = time.monotonic()
-    job = jobs(
-        ALL_REDUCE, "--max-restarts", str(kills), "--ft-warm-start", "off", nproc=RANKS, env=ONE_THREAD
-    )
+    options = (f"--max-restarts={kills}", "--ft-warm-start=off")
+    job = jobs(ALL_REDUCE, *options, nproc=RANKS, env=ONE_THREAD)
     seconds, launcher, watcher, processes = [], [], [], []
     killed = None
     for cycle in range(kills + 1):
@@ -91,9 +89,8 @@ def _trains(job: Job, cycle: int) -> list[float]:
 
 def _ends_and_leaves_nothing(job: Job) -> None:
     everybody, boards = tree(job), board_directory(job)
-    assert [entry.name for entry in boards.glob("cycle-*")] == [
-        f"cycle-{len(job.journal('cycle_start')) - 1}"
-    ]
+    last = len(job.journal("cycle_start")) - 1
+    assert [entry.name for entry in boards.glob("cycle-*")] == [f"cycle-{last}"]
     (job.notes / "enough").touch()
     job.end(0)
     wait_gone(everybody, 60, "everything of the job ended")
@@ -157,12 +154,8 @@ class Seen:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("count", "restarts", "zygotes"), [(4, 500, 2), (8, 200, 1)], ids=["4 ranks", "8 ranks"]
-)
-def test_warm_restarts(
-    jobs: Jobs, row: Callable[[str, str, str], None], count: int, restarts: int, zygotes: int
-) -> None:
+@pytest.mark.parametrize(("count", "restarts", "zygotes"), [(4, 500, 2), (8, 200, 1)])
+def test_warm_restarts(jobs: Jobs, row: Row, count: int, restarts: int, zygotes: int) -> None:
     restarts = promised(restarts)
     lost = {restarts * (each + 1) // (zygotes + 1) for each in range(zygotes)}
     began = time.monotonic()
@@ -170,7 +163,7 @@ def test_warm_restarts(
         *("--max-restarts", str(restarts), "--ft-warm-start", "on"),
         *("--ft-param-initial_rank_heartbeat_timeout", "60", "--ft-param-rank_heartbeat_timeout", str(LIMIT)),
     )
-    job = jobs(TRAINS, *options, nproc=count, env={"OMP_NUM_THREADS": "1"})
+    job = jobs(TRAINS, *options, nproc=count, env=ONE_THREAD)
     seen = _restart_again_and_again(job, count, restarts, lost)
     _ends_and_leaves_nothing(job)
     _keeps_its_reports(job.run_dir)
@@ -291,9 +284,7 @@ def _all_were_warm(job: Job, count: int, cold: set[int]) -> None:
     """But for the cycles without a zygote; and a standby that it was just forking when it was killed may be lost."""
     starts = [(each["cycle"], each["start"]) for each in job.journal("rank_start")]
     found = [cycle for cycle, start in starts if start == "cold"]
-    assert [cycle for cycle in found if cycle in cold] == [
-        each for each in sorted(cold) for _ in range(count)
-    ]
+    assert [cycle for cycle in found if cycle in cold] == sorted([*cold] * count)
     assert all(found.count(cycle) <= 1 and cycle + 1 in cold for cycle in found if cycle not in cold)
 
 

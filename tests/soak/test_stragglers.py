@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,10 @@ import pytest
 from holdfast.straggler.judge import Judge
 from holdfast.straggler.kernels import cupti
 from tests.processes import Spawner
-from tests.soak.conftest import promised
+from tests.soak.conftest import Row, promised
 from tests.straggler.jobs import EXPECTED, run
 from tests.straggler.kernels.conftest import NATIVE, build_fakes
 from tests.straggler.simulation import Job, assess, blamed, factors
-
-Row = Callable[[str, str, str], None]
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 

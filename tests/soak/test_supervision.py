@@ -12,7 +12,6 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.jobs import Job, Jobs
 from tests.monitor.job import STEPS, WAYS_TO_HANG, board_directory, monitor, ranks, wait_gone
 from tests.processes import wait_until
 
-from .conftest import held, promised
+from .conftest import Row, held, promised
 
 STOPPED_ONE_IN = 20  # the others are killed; a stopped one is replaced only after seconds without progress
 
@@ -43,7 +42,7 @@ client.shutdown_workload_monitoring()
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_lost_monitors(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+def test_lost_monitors(jobs: Jobs, row: Row) -> None:
     losses = promised(200)
     # Cold: the process that warm starts come from would be added to what the launcher holds.
     job = jobs(TRAIN, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "5", "--ft-warm-start", "off")
@@ -105,7 +104,7 @@ while True:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_hangs(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+def test_hangs(jobs: Jobs, row: Row) -> None:
     hangs, limit = promised(50), 1.0
     chance = random.Random(os.environ.get("HOLDFAST_TEST_SEED", "hangs"))
     plan = [f"{chance.randrange(4)}:{KINDS[number % len(KINDS)]}" for number in range(hangs)]
@@ -200,7 +199,7 @@ dist.destroy_process_group()
 
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 300)
-def test_healthy_training_is_never_accused(jobs: Jobs, row: Callable[[str, str, str], None]) -> None:
+def test_healthy_training_is_never_accused(jobs: Jobs, row: Row) -> None:
     limits = ["--ft-rank-heartbeat-timeout", "20", "--ft-early-detection", "--max-restarts", "0"]
     job = jobs(TRAINS.replace("SECONDS", str(SECONDS)), *limits, nproc=4)
     job.wait_for("journal in")

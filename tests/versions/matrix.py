@@ -97,9 +97,8 @@ class Environment:
 
     def column(self) -> list[str]:
         """Its column of the table."""
-        version = subprocess.run(
-            [self.python, "-V"], check=True, capture_output=True, text=True
-        ).stdout.split()[1]
+        asked = subprocess.run([self.python, "-V"], check=True, capture_output=True, text=True)
+        version = asked.stdout.split()[1]
         found = cases(self.results)
         cells = [mark(case for case in found if case.get("name") == test) for test in ROWS]
         for name, folder in FRAMEWORKS.items():

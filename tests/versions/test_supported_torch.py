@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import LAUNCHER, patient
+from tests.jobs import LAUNCHER, patient, records
 from tests.processes import Spawned, Spawner, free_port
 
 TRAIN = Path(__file__).with_name("train.py")
 LIMITS = ["--ft-rank-section-timeouts", "data_loading:60,step:5,checkpointing:60"]
+TOO_OLD = "torch 2.6.0 is too old: Holdfast needs torch 2.8 or newer."
 HANG_AND_KILL = "sleep@step=7,rank=1,cycle=0 ; kill@step=13,rank=0,cycle=1"
 
 pytestmark = pytest.mark.slow
@@ -36,18 +37,9 @@ class Training:
     ) -> Spawned:
         """Start a launcher with these flags; `own` is for the script."""
         self.run = self.folder / name
-        command = [
-            *patient(),
-            *LAUNCHER,
-            "--nproc-per-node",
-            str(nproc),
-            "--ft-run-dir",
-            self.run,
-            *flags,
-            TRAIN,
-        ]
-        command += ["--dir", self.folder, *own.split()]
-        return self._spawn(command, env={"HOLDFAST_FAULT": faults, "OMP_NUM_THREADS": "1"}, cwd=self.folder)
+        launcher = [*patient(), *LAUNCHER, f"--nproc-per-node={nproc}", "--ft-run-dir", self.run, *flags]
+        env = {"HOLDFAST_FAULT": faults, "OMP_NUM_THREADS": "1"}
+        return self._spawn([*launcher, TRAIN, "--dir", self.folder, *own.split()], env=env, cwd=self.folder)
 
     def end(self, *flags: str, **options: Any) -> tuple[Spawned, dict[str, Any]]:
         """A job that ends with exit code 0, and its result."""
@@ -62,10 +54,8 @@ class Training:
         return [(int(cycle), int(step)) for cycle, step in map(str.split, lines)]
 
     def journal(self, kind: str, run: Path | None = None) -> list[dict[str, Any]]:
-        lines = [
-            each for path in (run or self.run).glob("journal-*.jsonl") for each in path.open() if each.strip()
-        ]
-        return [record for record in map(json.loads, lines) if record["kind"] == kind]
+        paths = (run or self.run).glob("journal-*.jsonl")
+        return [record for path in paths for record in records(path) if record["kind"] == kind]
 
 
 @pytest.fixture
@@ -99,15 +89,12 @@ def test_undisturbed_job_takes_each_step_once(training: Training, weights: list[
 
 
 @pytest.mark.parametrize(
-    "start",
-    [pytest.param("warm", marks=pytest.mark.check), pytest.param("cold", marks=pytest.mark.variant)],
+    "start", [pytest.param("warm", marks=pytest.mark.check), pytest.param("cold", marks=pytest.mark.variant)]
 )
 def test_hang_and_kill_are_survived(training: Training, weights: list[float], start: str) -> None:
     """The verdict on the hang names the culprit from stacks and collectives; ranks restart warm where asked to."""
-    mode = "auto" if start == "warm" else "off"
-    job, result = training.end(
-        "--max-restarts=3", "--ft-warm-start", mode, *LIMITS, faults=HANG_AND_KILL, own="--step-seconds 0.1"
-    )
+    flags = ("--max-restarts=3", f"--ft-warm-start={'auto' if start == 'warm' else 'off'}", *LIMITS)
+    job, result = training.end(*flags, faults=HANG_AND_KILL, own="--step-seconds 0.1")
     assert result["weights"] == pytest.approx(weights)
     after = in_cycle(1, 6, 12) + in_cycle(2, 11, 20)
     assert training.steps(0) == training.steps(1) == in_cycle(0, 1, 6) + after
@@ -118,9 +105,8 @@ def test_hang_and_kill_are_survived(training: Training, weights: list[float], st
     hang, crash = training.journal("incident")
     assert (hang["rank"], crash["rank"]) == (1, 0)
     report = (training.run / "incidents" / "0001" / "report.txt").read_text()
-    assert "Python stack" in report and "train.py:" in report and "all_reduce (sequence 8) of" in report, (
-        report
-    )
+    for part in ("Python stack", "train.py:", "all_reduce (sequence 8) of"):
+        assert part in report, report
     starts = {(record["cycle"], record["start"]) for record in training.journal("rank_start")}
     assert {each for each in starts if each[0] > 0} == {(1, start), (2, start)}, job.output()
     assert [record["exit_code"] for record in training.journal("run_end")] == [0]
@@ -129,21 +115,12 @@ def test_hang_and_kill_are_survived(training: Training, weights: list[float], st
 @pytest.mark.variant  # of those in tests/nodes
 def test_two_nodes_restart_together(training: Training, weights: list[float]) -> None:
     """One budget of restarts, one result, and both launchers exit with 0."""
-    common = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job"]
+    common = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", "--max-restarts=3", *LIMITS]
     common += [f"--rdzv-endpoint=localhost:{free_port()}"]
-    common += ["--max-restarts=3", *LIMITS]
-    nodes = [
-        training.start(
-            *common,
-            f"--node-rank={number}",
-            f"--rdzv-conf=is_host={int(number == 0)}",
-            faults=HANG_AND_KILL,
-            name=f"run-{number}",
-            nproc=1,
-            own="--step-seconds 0.1",
-        )
-        for number in range(2)
-    ]
+    job: dict[str, Any] = {"faults": HANG_AND_KILL, "nproc": 1, "own": "--step-seconds 0.1"}
+    first = training.start(*common, "--node-rank=0", "--rdzv-conf=is_host=1", name="run-0", **job)
+    second = training.start(*common, "--node-rank=1", "--rdzv-conf=is_host=0", name="run-1", **job)
+    nodes = (first, second)
     assert [node.wait() for node in nodes] == [0, 0], nodes[0].output() + nodes[1].output()
     (line,) = re.findall(r"^\{.*\}$", nodes[0].out() + nodes[1].out(), re.MULTILINE)
     assert json.loads(line)["weights"] == pytest.approx(weights)
@@ -189,25 +166,21 @@ def test_too_old_torch_is_one_line(spawn: Spawner, tmp_path: Path, command: list
     assert job.wait() == 2, job.output()
     assert job.out() == ""
     (line,) = job.err().splitlines()
-    assert line.endswith(
-        "error: torch 2.6.0 is too old: Holdfast needs torch 2.8 or newer. "
-        "Install it with: pip install 'torch>=2.8'"
-    )
+    assert line.endswith(f"error: {TOO_OLD} Install it with: pip install 'torch>=2.8'")
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("module", "name"),
     [
-        "holdfast.straggler:Detector",
-        "holdfast.ptl_resiliency:PreemptionCallback",
-        "holdfast.integrations.transformers:FaultToleranceCallback",
+        ("straggler", "Detector"),
+        ("ptl_resiliency", "PreemptionCallback"),
+        ("integrations.transformers", "FaultToleranceCallback"),
     ],
 )
-def test_too_old_torch_fails_the_import(spawn: Spawner, tmp_path: Path, name: str) -> None:
-    module, _, attribute = name.partition(":")
-    job = spawn.python(f"from {module} import {attribute}", env={"PYTHONPATH": old_torch(tmp_path)})
+def test_too_old_torch_fails_the_import(spawn: Spawner, tmp_path: Path, module: str, name: str) -> None:
+    job = spawn.python(f"from holdfast.{module} import {name}", env={"PYTHONPATH": old_torch(tmp_path)})
     assert job.wait() == 1
-    assert "torch 2.6.0 is too old: Holdfast needs torch 2.8 or newer." in job.err().splitlines()[-1]
+    assert TOO_OLD in job.err().splitlines()[-1]
 
 
 def old_torch(folder: Path) -> str:

@@ -5,7 +5,7 @@ resized.py lightning|transformers FOLDER
 SAVED in the environment is when checkpoints are saved: `validation`, `epoch` or `step`. With KILL there each rank gets
 kill -9 between the last step of the first epoch and the first one of the second.
 
-From the step SLOW_FROM on each takes a second: a busy machine may be late with a signal in mid-epoch.
+From the step SLOW_FROM on each takes 1.5 seconds: a busy machine may be late with a signal in mid-epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 STEP_SAMPLES = 16
-SAMPLES = 320
+SAMPLES = 160
 EPOCHS = 2
 folder = Path(sys.argv[-1])
 saved = os.environ.get("SAVED", "epoch")
@@ -32,7 +32,7 @@ def note(step: int, samples: torch.Tensor) -> None:
     """What this rank trains in a step, which takes a moment."""
     with (folder / f"trained-{os.getpid()}").open("a") as file:
         file.write(f"{step} {' '.join(str(int(sample)) for sample in samples)}\n")
-    time.sleep(0.1 if step < slow_from else 1.0)
+    time.sleep(0.01 if step < slow_from else 1.5)
 
 
 def begin_epoch(number: int) -> None:
@@ -59,15 +59,11 @@ def by_lightning() -> None:
             note(self.global_step, batch[0][:, 0])
             return super().training_step(batch, batch_idx)
 
-    when: Any = {
-        "validation": {},
-        "epoch": {"save_on_train_epoch_end": True},
-        "step": {"every_n_train_steps": 1},
-    }
+    when: Any = {"epoch": {"save_on_train_epoch_end": True}, "step": {"every_n_train_steps": 1}}
     trainer = pl.Trainer(
         accelerator="cpu", max_epochs=EPOCHS, logger=False, enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False, devices=RANKS,
-        callbacks=[PreemptionCallback(), pl.callbacks.ModelCheckpoint(folder, save_last=True, **when[saved])],
+        callbacks=[PreemptionCallback(), pl.callbacks.ModelCheckpoint(folder, save_last=True, **when.get(saved, {}))],
     )  # fmt: skip
     trainer.fit(Noting(), datamodule=Numbered(STEP_SAMPLES // RANKS), ckpt_path="last")
     print(f"ends after step {trainer.global_step}\n", end="", flush=True)  # one write: two ranks print
@@ -78,14 +74,10 @@ def by_transformers() -> None:
 
     from holdfast.integrations.transformers import PreemptionCallback
 
-    class Noting(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    class Noting(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> Any:
             note(trainer.state.global_step, labels)
-            return {"loss": self.layer(inputs).square().mean()}
+            return {"loss": super().forward(inputs).square().mean()}
 
     class Killing(transformers.TrainerCallback):
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -93,7 +85,7 @@ def by_transformers() -> None:
 
     data: Any = [{"inputs": torch.ones(1), "labels": torch.tensor(number)} for number in range(SAMPLES)]
     trainer = transformers.Trainer(
-        model=Noting(),
+        model=Noting(1, 1),
         args=transformers.TrainingArguments(
             output_dir=str(folder), num_train_epochs=EPOCHS, report_to="none", use_cpu=True, disable_tqdm=True,
             per_device_train_batch_size=STEP_SAMPLES // RANKS, dataloader_pin_memory=False,
