@@ -1,7 +1,4 @@
-"""Ranks from standbys, what is decided before, and what happens when zygote or standbys fail.
-
-Does not cover: that a script, and what torch calculates in it, is the same as in a cold start (warm/test_telltale.py).
-"""
+"""Ranks from standbys, what is decided before, and what happens when zygote or standbys fail."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +37,7 @@ from holdfast.fault_tolerance.launcher.warm.plan import (
 )
 from holdfast.fault_tolerance.launcher.warm.zygote import preload, wire
 from holdfast.incidents.capture.waiting_on import system_call
+from holdfast.journal.reader import journal_files
 from tests.jobs import LAUNCHER, Job, Jobs, patient, records
 from tests.processes import Spawner, alive, wait_until
 
@@ -227,6 +226,46 @@ def test_the_default_follows_the_evidence(spawn: Spawner, tmp_path: Path) -> Non
     (start,) = [record for record in records(journal) if record["kind"] == "rank_start"]
     assert start["start"] == ("warm" if PASSED else "cold")
     assert job.err().splitlines().count(LINE) == (0 if PASSED else 1)
+
+
+# -- what is decided about a warm start before anything is tried: as functions of values
+
+
+# -- an example, warm and cold -----------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def train(spawn: Spawner, folder: Path, mode: str) -> tuple[dict[str, Any], set[str]]:
+    """The last checkpoint, and how the ranks were started."""
+    place = folder / mode
+    flags = ["--nproc-per-node=2", "--max-restarts=1", f"--ft-warm-start={mode}", f"--ft-run-dir={place}.run"]
+    words = [f"--dir={place}", "--step-seconds=0"]
+    environment = {"OMP_NUM_THREADS": "1", "HOLDFAST_FAULT": "kill@step=12,rank=1,cycle=0"}
+    job = spawn([*patient(), *LAUNCHER, *flags, str(EXAMPLES / "plain_loop.py"), *words], env=environment)
+    assert job.wait(150) == 0, job.output()
+    (journal,) = map(Path, journal_files(f"{place}.run", of_ranks=False))
+    written = records(journal)
+    assert [each["cycle"] for each in written if each["kind"] == "restart"] == [1]
+    starts = {each["start"] for each in written if each["kind"] == "rank_start"}
+    return torch.load(max(place.glob("step-*.pt"))), starts
+
+
+def tensors(state: Any) -> list[torch.Tensor]:
+    """All that are in there, in order."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    values = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else []
+    return [each for value in values for each in tensors(value)]
+
+
+@pytest.mark.variant
+def test_the_same_weights(spawn: Spawner, tmp_path: Path) -> None:
+    warm, were_warm = train(spawn, tmp_path, "on")
+    cold, were_cold = train(spawn, tmp_path, "off")
+    assert (were_warm, were_cold) == ({"warm"}, {"cold"})
+    ours, theirs = tensors(warm), tensors(cold)
+    assert len(ours) > 4 and all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
 # -- what is decided about a warm start before anything is tried: as functions of values

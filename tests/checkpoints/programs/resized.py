@@ -74,10 +74,14 @@ def by_transformers() -> None:
 
     from holdfast.integrations.transformers import PreemptionCallback
 
-    class Noting(torch.nn.Linear):
-        def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> Any:
+    class Noting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
             note(trainer.state.global_step, labels)
-            return {"loss": super().forward(inputs).square().mean()}
+            return {"loss": self.layer(inputs).square().mean()}
 
     class Killing(transformers.TrainerCallback):
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -85,7 +89,7 @@ def by_transformers() -> None:
 
     data: Any = [{"inputs": torch.ones(1), "labels": torch.tensor(number)} for number in range(SAMPLES)]
     trainer = transformers.Trainer(
-        model=Noting(1, 1),
+        model=Noting(),
         args=transformers.TrainingArguments(
             output_dir=str(folder), num_train_epochs=EPOCHS, report_to="none", use_cpu=True, disable_tqdm=True,
             per_device_train_batch_size=STEP_SAMPLES // RANKS, dataloader_pin_memory=False,
