@@ -305,6 +305,20 @@ def test_the_environment_marks_who_belongs_to_a_job(spawn: Spawner) -> None:
     assert other.returncode is None
 
 
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"])
+def test_a_batch_job_that_a_rank_submitted_does_not_belong_to_its_job(
+    spawn: Spawner, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """sbatch and its like give a job the environment of the process that submits it, and a job id of its own."""
+    monkeypatch.setenv(name, "71")
+    mark = {"HOLDFAST_PROBE": "/dev/shm/probe-1/x"}
+    for job, is_found in ((None, True), ("71", True), ("72", False)):
+        started = spawn(["sleep", "999"], env=mark | ({name: job} if job else {}))
+        assert (started.pid in kill.marked(b"/dev/shm/probe-1/", set())) is is_found
+    monkeypatch.delenv(name)
+    assert started.pid not in kill.marked(b"/dev/shm/probe-1/", set())
+
+
 def test_a_session_outlives_its_leader_and_is_not_taken_for_anothers(spawn: Spawner) -> None:
     leader = spawn.python(
         "import subprocess; print(subprocess.Popen(['sleep', '999']).pid, flush=True); input()"

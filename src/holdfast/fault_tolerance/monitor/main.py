@@ -41,8 +41,17 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-# For loading, text and the time of log lines.
-KEPT = ("LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+KEPT = (
+    *(
+        "LD_LIBRARY_PATH",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "TZ",
+        "TMPDIR",
+    ),  # for loading, text, the time of log lines
+    *map(os.fsdecode, proc.BATCH_JOB),
+)
 OURS = "HOLDFAST_"  # a variable of ours that marks all processes of a job marks the monitor as well
 SHIELDED = (
     signal.SIGTERM,

@@ -150,18 +150,26 @@ def descendants(roots: set[int], stats: dict[int, Stat]) -> set[int]:
     return below - roots
 
 
+BATCH_JOB = (b"SLURM_JOB_ID", b"PBS_JOBID", b"LSB_JOBID")
+"""Variables in which schedulers give a process the id of its job."""
+
+
 def has_environment(pid: int, marker: bytes) -> bool:
     """Whether the process, one of this user's, was started with `marker` somewhere in its environment.
 
-    The read waits while the process holds its memory map for writing.
+    Not if a scheduler started it for another job than this process: it has its environment from the process that
+    submitted the job. The read waits while the process holds its memory map for writing.
     """
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
             return False
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return marker in file.read()
+            environment = file.read()
     except OSError:
         return False
+    values = dict(each.partition(b"=")[::2] for each in environment.split(b"\0"))
+    is_of_other_job = any(values[name] != os.environb.get(name) for name in BATCH_JOB if name in values)
+    return marker in environment and not is_of_other_job
 
 
 def first_line(path: str) -> str | None:
