@@ -154,9 +154,8 @@ class Fault:
 
     def kinds(self, phase: str) -> tuple[str, ...]:
         """Of verdicts that are true when it happens in this phase: the first is the one, another is equally true."""
-        if self.waits and phase in ("import", "init", "shutdown"):
-            return (self.verdict, "shutdown" if phase == "shutdown" else "startup")
-        return tuple(filter(None, (self.verdict, self.also[0])))
+        at_an_end = {"import": "startup", "init": "startup", "shutdown": "shutdown"}.get(phase, "")
+        return tuple(filter(None, (self.verdict, self.also[0], at_an_end if self.waits else "")))
 
 
 _registered: dict[str, Fault] = {}

@@ -50,7 +50,7 @@ def _compute(seconds: float) -> None:
 
 
 # All others wait for one rank, which waits for the thread of this one, and that for a lock of its main thread.
-@_nine("lock_left_taken", "lock", ("backward",))
+@_nine("lock_left_taken", "lock", ("backward",), held_out=False)
 def _(point: InjectionPoint) -> None:
     """A rank never gives back a lock, which the thread that serves its neighbour takes next."""
     point.ward.gate.acquire()

@@ -138,7 +138,7 @@ def _(point: InjectionPoint) -> None:
     print(shared["epoch"])
 
 
-@_third("worker_leaves", "data_loading", ("step",), at="data")
+@_third("worker_leaves", "data_loading", ("step",), at="data", held_out=False)
 @also("child", "the process for which the rank waits has ended, with code 0")
 def _(point: InjectionPoint, path: str) -> NoReturn:
     """A library ends a worker of the data loader with exit code 0."""

@@ -91,7 +91,7 @@ CRASHES: dict[str, tuple[E.Case, tuple[Any, ...]]] = {
         (1, "out_of_memory", MEDIUM),
     ),
     "a note is no count": (crash(rank(0), GONE, notes=("1 process was killed: oom_kill",)), (1, "signal")),
-    "a dead worker of the loader": (crash(rank(0), DEAD_WORKER), (1, "exception", HIGH)),
+    "a dead worker of the loader": (crash(rank(0), DEAD_WORKER), (1, "exception", MEDIUM)),
     "a worker of the loader that was killed because memory ran out": (
         crash(rank(0), DEAD_WORKER, faults=(E.NodeFault(E.NodeFaultKind.OOM_KILL, pid=88),)),
         (1, "out_of_memory", HIGH),

@@ -209,7 +209,7 @@ def test_the_one_outside_is_named_whoever_it_is_and_whoever_passed_the_limit(
     ]
     verdict = judge(Case(tuple(nodes)))
 
-    assert (verdict.rank, verdict.confidence) == (culprit, MEDIUM if where == "queue" else HIGH)
+    assert (verdict.rank, verdict.confidence) == (culprit, MEDIUM if where in ("queue", "http") else HIGH)
     assert verdict.node == ("a" if culprit < half else "b")
 
 

@@ -362,12 +362,16 @@ def _chosen(job: JobView, candidates: Sequence[RankView]) -> tuple[RankView, boo
 def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confidence:
     """Without a passed limit a long silence makes it likely, the rest is a guess.
 
-    What a lock within the process is waited for, a thread, a child or another service, is not in the evidence: that
-    wait is never certain. The kernel knows the owner of a file lock.
+    What a lock within the process is waited for, a thread, a child or another service, is not in the evidence, and the
+    far end of a connection may be a rank of another node: such a wait is never certain. The kernel knows the owner of a
+    file lock.
     """
-    process = culprit.evidence.process
+    process, kind = culprit.evidence.process, culprit.activity.kind
     owner_is_known = process is not None and process.system_call.target is Target.LOCK
-    if culprit.activity.kind == Kind.LOCK and not owner_is_known and confidence == HIGH:
+    is_open = (kind == Kind.LOCK and not owner_is_known) or (
+        kind == Kind.NETWORK and len({view.evidence.node for view in job.ranks}) > 1
+    )
+    if is_open and confidence == HIGH:
         confidence = MEDIUM
     if job.is_suspected or job.failed:
         return confidence

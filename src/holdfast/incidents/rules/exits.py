@@ -80,7 +80,9 @@ def _by_exception(rank: RankEvidence, raised: Raised, when: float, faults: Seque
     text = f"raised {exception(raised)}"
     if rank.exit and rank.exit.kept_by:
         text += f"; its process did not end: {short(rank.exit.kept_by, 140)}"
-    return End(rank, role, kind, text, when)
+    # What ended a worker is not known.
+    confidence = MEDIUM if raised.nature is Nature.WORKER_KILLED else HIGH
+    return End(rank, role, kind, text, when, confidence)
 
 
 def exception(raised: Raised) -> str:
