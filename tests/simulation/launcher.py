@@ -193,7 +193,7 @@ class Launcher:
         is_refused = self.world.store.refuses and host is not None and now - host.exited_at > 2.0
         refused = "no process listens at the store's address" if is_refused else ""
         failed = self.rank_store if self.node.record.cycle == self.rank_store_cycle else ""
-        return m.Tick(now - self.answered, self.latency, refused, failed, boards, cpu, blocked, views)
+        return m.Tick(now - self.answered, refused, failed, boards, cpu, blocked, views)
 
     def _view(self, rank: SimRank) -> RankView:
         group = rank.group

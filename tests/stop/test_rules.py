@@ -76,11 +76,6 @@ def test_the_place_ahead(reached: int, by: int, place: int) -> None:
     assert rules.ahead(reached, by) == place > reached
 
 
-def test_the_margin_covers_the_way_of_a_proposal() -> None:
-    assert rules.margin(0.0, 5.0) == 1
-    assert rules.margin(1000.0, 0.6) == 901
-
-
 def test_who_has_not_begun_gets_a_moment() -> None:
     views = [RankView(0, TAKES_PART), RankView(3, NEVER)]
     assert rules.absent(views, LATE - 0.1) is None

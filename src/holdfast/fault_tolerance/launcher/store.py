@@ -138,7 +138,6 @@ class StoreClient:
         self._views: deque[StoreView] = deque()
         self._closed = False
         self._answered = time.monotonic()
-        self._round_trip = 0.0
         self._refused = ""
         self._generation = 0  # of the thread that serves; a thread of an earlier one ends
         self._replaced = self._answered
@@ -192,7 +191,7 @@ class StoreClient:
                     self._start(None)
                 except RuntimeError:  # no thread can be started: the connection stays
                     self._generation -= 1
-        return Tick(ago, self._round_trip, self._refused)
+        return Tick(ago, self._refused)
 
     def ask(self, operation: Operation | str, seconds: float) -> str:
         """Carry out an operation, or read a key, and wait for it; for other threads than the launcher's.
@@ -279,7 +278,6 @@ class StoreClient:
 
     def _do(self, store: TorchStore, work: _Waiting | list[str], generation: int) -> None:
         """Carry it out, and take the answer over unless another thread serves by now."""
-        began = time.monotonic()
         operation = work if isinstance(work, _Waiting) else None
         standing = _carry_out(store, operation.operation) if operation else ""
         values = _read(store, work, self._delivered) if isinstance(work, list) else {}
@@ -287,7 +285,6 @@ class StoreClient:
             if self._is_over(generation):
                 return
             self._answered, self._refused = time.monotonic(), ""
-            self._round_trip = 0.8 * self._round_trip + 0.2 * (self._answered - began)
             for key, value in values.items():
                 if key in self._watched and self._delivered.get(key) != value:
                     self._deliver(key, value)

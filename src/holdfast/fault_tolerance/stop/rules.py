@@ -22,7 +22,6 @@ loop with more batches in a validation is right, but described as if it had load
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -102,7 +101,6 @@ NEVER, TAKES_PART, ENDED = 0, 1, 2
 """Whether a rank takes part: it has not begun to, it does, it no longer does."""
 
 LATE = 5.0  # seconds after which a rank that has not begun to take part counts as one that never will
-CARE = 1.5  # times as far ahead as the measured speed and delay ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +213,6 @@ def why_over(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} has ended its training"
     return f"{len(ranks)} ranks have ended their training, rank {ranks[0]} among them"
-
-
-def margin(speed: float, delay: float) -> int:
-    """How many training batches ahead of the farthest rank to stop: with `speed` of them per second a proposal that
-    takes `delay` seconds to reach all ranks still finds the place ahead."""
-    return 1 + math.ceil(CARE * speed * delay)
 
 
 def ahead(reached: int, by: int) -> int:

@@ -1,8 +1,8 @@
 """How the nodes of a cycle agree on the step at which all ranks stop. Pure.
 
 When a node receives a stop signal and its ranks take part in agreed stops, it writes so, and all nodes with such ranks
-follow. Each node reports the position and the speed of its ranks. Node 0 proposes a place ahead of all of them; each
-rank answers on its page, each node for its ranks. When all agree, node 0 commits the proposal; when a rank is past the
+follow. Each node reports the position of its ranks. Node 0 proposes the next place ahead of all of them; each rank
+answers on its page, each node for its ranks. When all agree, node 0 commits the proposal; when a rank is past the
 place, it proposes another one farther ahead. `holdfast.fault_tolerance.stop.rules` has the rules of the ranks.
 
 What always holds: a proposal is committed only when every rank of the cycle has agreed. The last word is written by
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from ...stop import rules
-from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, RankView, Word, batches_of, describe
+from ...stop.rules import ASK, COMMIT, LATE, TAKES_PART, WITHDRAW, Word, describe
 from . import messages as m
 from .messages import Action, Log
 from .records import encode
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 LOOK = 0.01
 """Seconds between two reads of the ranks' pages."""
-WINDOW = 0.02
-WINDOW_AT_MOST = 1.0
-"""Seconds in which the speed of the ranks is measured: as long as a word takes, within these limits."""
+FARTHER = 4
+"""Times as far ahead as the last one is the next proposal: training continues while it is on its way."""
 LOG_AFTER = 10.0
 """Seconds without agreement after which a node logs what it waits for."""
 VANISHED = 30.0
@@ -72,7 +71,6 @@ class AgreedStop:
     _pending: str = ""  # the word that this node writes, until it counts
     _written: Word | None = None  # on the pages
     _answered: int = 0
-    _first: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time and batches
     _margin: int = 1  # batches ahead of the farthest rank
     _has_logged: bool = False
 
@@ -83,7 +81,6 @@ class AgreedStop:
 
     def on(self, node: Node, event: m.Event, now: float) -> list[Action]:
         """One event while the ranks are being stopped."""
-        views = node.tick.stop_views
         if isinstance(event, m.Tick):
             self.look_at = now + LOOK
         if not self._has_begun and not self.is_closed:
@@ -96,12 +93,8 @@ class AgreedStop:
         actions = [*self._read(node, now), *self._check_store(node, now)]
         if self.is_closed or (self.word is not None and self.word.final) or not isinstance(event, m.Tick):
             return actions
-        delay = (1 if node.is_leader else 2) * node.tick.round_trip + node.quick
-        speed = self._speed(views, delay, now)
-        if speed is None and not rules.over(views):
-            return actions
         turn = self._lead if node.is_leader else self._follow
-        return [*actions, *turn(node, speed or 0.0, delay, now), *self._check_missing(node, now)]
+        return [*actions, *turn(node, now), *self._check_missing(node, now)]
 
     def close(self, node: Node) -> list[Action]:
         """The ranks here have ended, and other nodes may wait for this one."""
@@ -160,20 +153,18 @@ class AgreedStop:
 
     # -- node 0 -----------------------------------------------------------------------------------------------
 
-    def _lead(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
+    def _lead(self, node: Node, now: float) -> list[Action]:
         views = node.tick.stop_views
         answers = self._answers(node)
         if self._pending:
             return []
         if self.word is None:
-            own = self._report(node, speed, delay, now)
+            own = self._report(node, now)
             if own is None or (len(answers) < node.nodes - 1 and not _refuses([own])):
                 return []
             found = [own, *answers.values()]
             if _refuses(found):
                 return self._withdraw(node, *_refusal(found))
-            longest = own["delay"] + max((line["delay"] for line in answers.values()), default=0.0)
-            self._margin = rules.margin(max(line["speed"] for line in found), longest)
             return self._ask(node, 1, max(line["farthest"] for line in found))
         if over := rules.over(views):
             return self._withdraw(node, rules.why_over(over))
@@ -184,7 +175,7 @@ class AgreedStop:
             return []
         if own_answer and all(line["yes"] for line in answers.values()):
             return self._write(node, replace(self.word, kind=COMMIT))
-        self._margin *= 2
+        self._margin *= FARTHER
         farthest = max([rules.farthest(views), *(line["farthest"] for line in answers.values())])
         return self._ask(node, self.word.number + 1, farthest)
 
@@ -197,13 +188,13 @@ class AgreedStop:
         node.read(name)
         number = None if self.word is None else self.word.number
         lines = {each: line for each, line in node.view.log(name).items() if line.get("number") == number}
-        wanted = {"farthest", "speed", "delay"} if self.word is None else {"farthest", "yes"}
+        wanted = {"farthest"} if self.word is None else {"farthest", "yes"}
         return {each: line for each, line in lines.items() if wanted <= line.keys() or _refuses([line])}
 
     # -- the other nodes --------------------------------------------------------------------------------------
 
-    def _follow(self, node: Node, speed: float, delay: float, now: float) -> list[Action]:
-        report = self._report(node, speed, delay, now)
+    def _follow(self, node: Node, now: float) -> list[Action]:
+        report = self._report(node, now)
         arrived = m.Append(node.key("arrived"), encode(report)) if report else None
         actions = node.once(arrived) if arrived else []
         word, views = self.word, node.tick.stop_views
@@ -217,29 +208,14 @@ class AgreedStop:
         line = encode({**answer, "farthest": rules.farthest(views)})
         return [*actions, m.Append(node.key("answers"), line)]
 
-    def _report(self, node: Node, speed: float, delay: float, now: float) -> dict[str, Any] | None:
+    def _report(self, node: Node, now: float) -> dict[str, Any] | None:
         """The first line of this node; None: it is too early."""
         views = node.tick.stop_views
         absent = rules.absent(views, now - self.since)
         if absent is None and not any(each.lost for each in views):
             return None
         over, farthest = rules.over(views), rules.farthest(views)
-        report = {"node": node.name, "over": over, "absent": absent or (), "farthest": farthest}
-        return {**report, "speed": speed, "delay": delay}
-
-    def _speed(self, views: Sequence[RankView], delay: float, now: float) -> float | None:
-        """Training batches per second of the fastest rank here; None: not measured yet."""
-        window = max(WINDOW, min(delay, WINDOW_AT_MOST))
-        speeds = []
-        for each in views:
-            if each.state == TAKES_PART:
-                batches = batches_of(each.position)
-                began, before = self._first.setdefault(each.rank, (now, batches))
-                if now - began >= window:
-                    speeds.append((batches - before) / (now - began))
-        if not speeds and any(each.state == TAKES_PART for each in views):
-            return None
-        return max(speeds, default=0.0)
+        return {"node": node.name, "over": over, "absent": absent or (), "farthest": farthest}
 
     # -- nodes that are waited for, and lines -------------------------------------------------------------------
 

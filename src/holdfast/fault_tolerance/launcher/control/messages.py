@@ -56,7 +56,6 @@ class Tick(Event):
     """The state of the node: sent at `next_deadline`, and at least once a second."""
 
     contact: float = 0.0  # seconds since the store last answered
-    round_trip: float = 0.0  # seconds that an answer takes
     refused: str = ""  # for two seconds no process has listened at the store's address: the reason
     rank_store: str = ""  # the ranks' store of this cycle could not be opened, or has failed: the reason
     boards: Mapping[int, Board] = field(default_factory=dict)  # by local rank

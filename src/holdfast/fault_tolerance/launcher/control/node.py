@@ -456,6 +456,6 @@ class Node:
             self.health, self.may_leave = None, False
         self.is_suspect = self.is_suspect and not record.gather
         self.sent.clear()
-        self.tick = m.Tick(self.tick.contact, self.tick.round_trip, self.tick.refused)
+        self.tick = m.Tick(self.tick.contact, self.tick.refused)
         kept = {HOST, LAUNCHERS, key("members", record.base), key("members", record.formed)}
         self.view = View({name: value for name, value in self.view.items() if name in kept})
