@@ -106,7 +106,7 @@ class AgreedStop:
     def _read(self, node: Node, now: float) -> list[Action]:
         """Take over the word that counts, write it to the pages, and log a final one."""
         is_final = self.word is not None and self.word.final
-        if node.nodes > 1 and not is_final and (text := node.read(node.key("word"))):
+        if node.nodes > 1 and not is_final and (text := node.watch(node.key("word"))):
             self.word, self._current = _word(text), text
             if text == self._pending:
                 self._pending = ""
@@ -185,7 +185,7 @@ class AgreedStop:
     def _answers(self, node: Node) -> dict[str, dict[str, Any]]:
         """What the other nodes have written: their reports, or their answers to the newest proposal."""
         name = node.key("arrived" if self.word is None else "answers")
-        node.read(name)
+        node.watch(name)
         number = None if self.word is None else self.word.number
         lines = {each: line for each, line in node.view.log(name).items() if line.get("number") == number}
         wanted = {"farthest"} if self.word is None else {"farthest", "yes"}

@@ -134,7 +134,7 @@ def _follow(node: Node) -> list[Action]:
         node.watched.pop(node.next_key, None)
         return []
     is_slow = isinstance(phase, Run | Done) or (isinstance(phase, Gather) and phase.is_spare)
-    text = node.read(node.next_key, node.slow if is_slow else 0.0)
+    text = node.watch(node.next_key, node.slow if is_slow else 0.0)
     if not text:
         return []
     record = CycleRecord.decode(text, node.record.cycle + 1)

@@ -181,7 +181,7 @@ def _last_ones(node: Node, now: float) -> list[Action]:
     others = {*node.membership.names} - {node.name}
     if others and not {*node.view.log(node.key("done")), *node.view.log(LEFT)} >= others:
         for key in (node.key("done"), LEFT):
-            node.read(key, max(1.0, node.quick))
+            node.watch(key, max(1.0, node.quick))
         return []
     if not ended and not others:
         return []

@@ -114,8 +114,8 @@ def on_gather(node: Node, phase: Gather, event: Event, now: float) -> list[Actio
     me = replace(node.settings.me, nnodes=node.settings.nnodes)
     ask = m.Append(node.key("join"), encode({**asdict(me), **sick}))
     is_compared = node.settings.is_host or phase.has_compared
-    contradiction = [] if is_compared else _compare_nnodes(node, phase, [decode(node.read(HOST, 1.0))])
-    if members := node.read(key("members", record.formed)):
+    contradiction = [] if is_compared else _compare_nnodes(node, phase, [decode(node.watch(HOST, 1.0))])
+    if members := node.watch(key("members", record.formed)):
         if not node.settings.is_host and HOST not in node.view:
             return []  # not read yet
         node.membership = Membership.decode(members)
@@ -147,7 +147,7 @@ def _chooses(node: Node, phase: Gather, now: float) -> bool:
     """Whether this node chooses: it hosts the store, or the launcher that hosts it is lost."""
     if node.settings.is_host:
         return True
-    host = decode(node.read(HOST, 1.0)).get("node")
+    host = decode(node.watch(HOST, 1.0)).get("node")
     if host is None:
         return HOST in node.view and now - phase.since >= node.settings.node_timeout
     return node.is_lost(str(host), node.settings.node_timeout, now)
@@ -156,11 +156,11 @@ def _chooses(node: Node, phase: Gather, now: float) -> bool:
 def _choose(node: Node, phase: Gather, event: Event, now: float) -> list[Action]:
     """Form the membership as soon as the nodes that are to take part have joined."""
     settings, record = node.settings, node.record
-    node.read(node.key("join"))
+    node.watch(node.key("join"))
     logs = (LEFT,) if settings.is_alone else (LEFT, FAILURES)
     for log in logs:
-        node.read(log, 1.0)
-    before = node.read(key("members", record.base)) if record.base >= 0 else ""
+        node.watch(log, 1.0)
+    before = node.watch(key("members", record.base)) if record.base >= 0 else ""
     if (record.base >= 0 and not before) or any(log not in node.view for log in logs):
         return []  # not read yet
     if not isinstance(event, m.Tick) and getattr(event, "key", "") not in (node.key("join"), *logs):
@@ -349,20 +349,20 @@ def on_confirm(node: Node, phase: Confirm, event: Event, now: float) -> list[Act
     cycle = node.record.cycle
     if isinstance(event, m.RankStoreOpen) and event.cycle == cycle:
         phase.go = encode({"address": event.address, "port": event.port})
-    if go := node.view.get(node.key("go")) if node.is_leader else node.read(node.key("go")):
+    if go := node.view.get(node.key("go")) if node.is_leader else node.watch(node.key("go")):
         if node.is_reading(now):
             return []  # what the ranks are about to save would count as saved before
         where = decode(go)
         node.phase = Start(str(where.get("address", "")), whole_number(where, "port"))
         return []
     if phase.go:
-        node.read(node.key("ack"))
+        node.watch(node.key("ack"))
         if isinstance(event, m.StoreView | m.RankStoreOpen) and _all_ready(node):
             return node.once(m.Cas(node.key("go"), "", phase.go))
     if node.tick.rank_store and node.is_leader:
         node.phase = Leave(Outcome.NOT_STARTED.code, node.tick.rank_store, "failed")
         return []
-    node.read(LEFT, 1.0)
+    node.watch(LEFT, 1.0)
     if gone := node.view.log(LEFT).keys() & set(node.membership.names):
         return node.propose(node.without(min(gone), now))
     neighbour = node.membership.neighbour(node.name)

@@ -345,7 +345,7 @@ class Node:
 
     # -- the store --------------------------------------------------------------------------------------------
 
-    def read(self, name: str, every: float = 0.0) -> str:
+    def watch(self, name: str, every: float = 0.0) -> str:
         """The value of a key, "" if it has none; from now on it is read so often, until the phase ends."""
         self.watched[name] = min(every or self.quick, self.watched.get(name, NEVER))
         return self.view.get(name, "")
@@ -362,8 +362,8 @@ class Node:
 
     def is_lost(self, name: str, patience: float, now: float) -> bool:
         """Whether a node has left, or its heartbeat has not moved for `patience` seconds."""
-        self.read(LEFT, 1.0)
-        self.read(key("alive", name), 1.0)
+        self.watch(LEFT, 1.0)
+        self.watch(key("alive", name), 1.0)
         return name in self.view.log(LEFT) or self.contact.stalled_for(key("alive", name), now) >= patience
 
     def once(self, action: m.Cas | m.Append | m.Put) -> list[Action]:

@@ -209,7 +209,7 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
     if node.settings.is_alone:
         return []
     if not node.is_leader:
-        node.read(node.key("waiting"), 1.0)
+        node.watch(node.key("waiting"), 1.0)
         return []
     names = _newcomers(node, now)
     alive = len(_moving(node, names))
@@ -228,7 +228,7 @@ def _watch_newcomers(node: Node, now: float) -> list[Action]:
 
 def _newcomers(node: Node, now: float) -> list[str]:
     """The nodes that wait for a place, without those that are lost."""
-    node.read(node.key("join"), 1.0)
+    node.watch(node.key("join"), 1.0)
     gone = {*node.membership.names, *node.view.log(LEFT)}
     names = [name for name in node.view.log(node.key("join")) if name not in gone][-NEWCOMERS:]
     return [name for name in names if not node.is_lost(name, node.settings.node_timeout, now)]
@@ -276,7 +276,7 @@ def watch_stop(node: Node, phase: Run | Done, now: float) -> list[Action]:
     """Another node received a stop signal: the ranks here stop too if they take part in that."""
     if node.nodes == 1:
         return []
-    wanted = decode(node.read(node.key("stop"), 1.0))
+    wanted = decode(node.watch(node.key("stop"), 1.0))
     if not wanted or not node.tick.stop_views:
         return []
     phase.stop_seen = now if phase.stop_seen is None else phase.stop_seen
@@ -367,10 +367,10 @@ def enter_done(node: Node, phase: Done, now: float) -> list[Action]:
 def on_done(node: Node, phase: Done, event: Event, now: float) -> list[Action]:
     """One event until all nodes' ranks are done. The first node that has not left collects the reports."""
     if node.nodes > 1:
-        node.read(LEFT, 1.0)
+        node.watch(LEFT, 1.0)
     left = node.view.log(LEFT)
     if node.name == next((name for name in node.membership.names if name not in left), ""):
-        node.read(node.key("done"), node.slow)
+        node.watch(node.key("done"), node.slow)
         if isinstance(event, m.StoreView):
             return _end_if_all_done(node, now)
     neighbour = node.membership.neighbour(node.name)

@@ -355,7 +355,7 @@ def on_leave(node: Node, phase: Leave, event: Event, now: float) -> list[Action]
         return []
     if not phase.is_written:
         return [*_write(node, phase), *on_leave(node, phase, node.tick, now)]
-    text = node.read(node.next_key)
+    text = node.watch(node.next_key)
     record = node.departure(phase, now)
     actions = _log_hosting(node, phase)
     if record is not None and text:
@@ -398,7 +398,7 @@ def has_other_launchers(node: Node, now: float) -> bool:
     """Whether another launcher of the job has not left and its heartbeat moves, as far as this node can see."""
     if node.settings.is_alone:
         return False
-    if not node.read(LAUNCHERS, 1.0):
+    if not node.watch(LAUNCHERS, 1.0):
         return True  # not read yet
     names = [name for name in node.view.log(LAUNCHERS) if name != node.name]
     return any(not lost for lost in [node.is_lost(name, node.settings.node_timeout, now) for name in names])
