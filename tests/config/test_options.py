@@ -444,6 +444,14 @@ def test_one_node_is_one_that_no_other_can_join(argv: tuple[str, ...], is_one_no
     assert checked(*argv).is_one_node is is_one_node
 
 
+@pytest.mark.parametrize(
+    ("nodes", "nnodes", "is_one_node"), [("1", "1", True), ("2", "1", False), ("1", "1:2", False)]
+)
+def test_no_other_node_can_join_in_a_slurm_job_of_one(nodes: str, nnodes: str, is_one_node: bool) -> None:
+    argv = ["--rdzv-endpoint=host:29500", "--rdzv-id=7", f"--nnodes={nnodes}", "train.py"]
+    assert read(argv, {"SLURM_JOB_NUM_NODES": nodes}).torch.is_one_node is is_one_node
+
+
 def test_one_node_needs_no_id() -> None:
     assert checked("--rdzv-id=").rdzv_id == checked().rdzv_id == NO_ID
     assert checked("--rdzv-id=7").rdzv_id == "7"

@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -40,14 +40,16 @@ UNUSED = frozenset({"close_timeout", "cas_backoff_max_seconds"})
 """With `KEEP_ALIVE` the keys that torch's own rendezvous handler reads, which is not used."""
 
 
-def check(options: SimpleNamespace, where: Where) -> None:
+def check(options: SimpleNamespace, where: Where, environ: Mapping[str, str]) -> None:
     """Raise `ConfigError` for the first of torchrun's options that does not fit another.
 
     Replaces an empty id, and adds `least_nodes` and `most_nodes`, and `is_one_node`: there is no address at which
-    other nodes, or a spare, could join. Only the launcher that chooses it knows the port that port 0 becomes.
+    other nodes, or a spare, could join, or the Slurm job has no other node. Only the launcher that chooses it knows
+    the port that port 0 becomes.
 
     Args:
         where: The flag or the variable that set an option.
+        environ: The launcher's environment.
     """
     nodes = [int(part) for part in options.nnodes.split(":")]
     options.least_nodes, options.most_nodes = nodes[0], nodes[-1]
@@ -65,7 +67,8 @@ def check(options: SimpleNamespace, where: Where) -> None:
         raise ConfigError(f"--standalone is for one node, and {where('nnodes')} is {options.nnodes}")
     endpoint = options.rdzv_endpoint.strip()
     is_reachable = bool(endpoint) and not options.standalone and parse_endpoint(endpoint).port > 0
-    options.is_one_node = options.standalone or (options.most_nodes == 1 and not is_reachable)
+    has_others = is_reachable and environ.get("SLURM_JOB_NUM_NODES") != "1"
+    options.is_one_node = options.standalone or (options.most_nodes == 1 and not has_others)
 
 
 def _check_rendezvous(options: SimpleNamespace, where: Where) -> None:

@@ -79,7 +79,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> LauncherOptions:
     def where(key: str) -> str:
         return torch_origins.get(key, f"--{key.replace('_', '-')}").removeprefix("env ")
 
-    check(given, where)
+    check(given, where, environ)
     segment = resolved.config.segment or 1
     if not given.is_one_node and (given.least_nodes < segment or given.least_nodes % segment):
         raise ConfigError(
