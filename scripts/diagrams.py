@@ -87,11 +87,11 @@ def hang() -> Drawing:
     """What happens when a rank stops, with times measured from its deadline."""
     drawing = Drawing("The life of a hang", 1000, 250)
     stages = [
-        ("last heartbeat", ["rank 1 stops", "in its data loader"], "- timeout", GREEN),
+        ("last heartbeat", ["rank 1 stops", "in its data loader"], "timeout earlier", GREEN),
         ("deadline passes", ["the monitor", "finds the rank"], "0 s", RED),
         ("evidence", ["stacks, collectives:", "who is the culprit?"], "", BLUE),
         ("culprit is killed", ["other ranks stop,", "leftovers are swept"], "0.06 s", RED),
-        ("script runs again", ["ranks are forked", "from standbys"], "0.19 s", GREEN),
+        ("script runs again", ["standbys become", "the ranks"], "0.19 s", GREEN),
         ("report", ["culprit, reason,", "next step"], "afterwards", GREY),
     ]
     for number, (title, lines, moment, fill) in enumerate(stages):

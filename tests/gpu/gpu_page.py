@@ -125,10 +125,10 @@ def format_readme(result: Mapping[str, Any] | None) -> str:
     default = "on" if warm_start_evidence(result) else "off"
     rest = "".join(f", {counts[each]} {each}" for each in SYMBOLS if each != PASSED and counts[each])
     if again := sorted({check for later in result.get("again", []) for check in later["checks"]}):
-        rest += f" ({', '.join(again)} when run again)"
+        rest = f" ({', '.join(again)} when it was repeated){rest}"
     return (
-        f"- any GPU but one: {counts[PASSED]} of {len(result['rows'])} [GPU checks](docs/gpu.md) passed{rest}, on "
-        f"{describe_machine(result)}; with an NVIDIA driver warm start is {default} by default"
+        f"- more than one GPU; on one, {counts[PASSED]} of {len(result['rows'])} [GPU checks](docs/gpu.md) "
+        f"passed{rest}: {describe_machine(result)}; with an NVIDIA driver warm start is {default} by default"
     )
 
 
