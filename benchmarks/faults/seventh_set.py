@@ -190,7 +190,7 @@ def _(point: InjectionPoint) -> None:
     torch.jit.CompilationUnit(code).settle(0.1)
 
 
-@_nine("shrinks_batch", "user_code", ("forward",))
+@_nine("shrinks_batch", "user_code", ("forward",), held_out=False)
 def _(point: InjectionPoint) -> None:
     """A rank looks for a batch that fits into its memory, and tries the same one again and again."""
     import torch

@@ -364,12 +364,14 @@ def _bounded(job: JobView, confidence: Confidence, culprit: RankView) -> Confide
 
     What a lock within the process is waited for, a thread, a child or another service, is not in the evidence, and the
     far end of a connection may be a rank of another node: such a wait is never certain. The kernel knows the owner of a
-    file lock.
+    file lock. A busy rank that does not answer may also make one long native call after the other.
     """
     process, kind = culprit.evidence.process, culprit.activity.kind
     owner_is_known = process is not None and process.system_call.target is Target.LOCK
-    is_open = (kind == Kind.LOCK and not owner_is_known) or (
-        kind == Kind.NETWORK and len({view.evidence.node for view in job.ranks}) > 1
+    is_open = (
+        (kind == Kind.LOCK and not owner_is_known)
+        or (kind == Kind.NETWORK and len({view.evidence.node for view in job.ranks}) > 1)
+        or (kind == Kind.GIL and is_computing(culprit.evidence))
     )
     if is_open and confidence == HIGH:
         confidence = MEDIUM
