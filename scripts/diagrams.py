@@ -91,7 +91,7 @@ def hang() -> Drawing:
         ("deadline passes", ["the monitor", "finds the rank"], "0 s", RED),
         ("evidence", ["stacks, collectives:", "who is the culprit?"], "", BLUE),
         ("culprit is killed", ["other ranks stop,", "leftovers are swept"], "0.06 s", RED),
-        ("script runs again", ["standbys become", "the ranks"], "0.19 s", GREEN),
+        ("script runs again", ["standbys become", "the ranks"], "0.09 s", GREEN),
         ("report", ["culprit, reason,", "next step"], "afterwards", GREY),
     ]
     for number, (title, lines, moment, fill) in enumerate(stages):
