@@ -284,7 +284,7 @@ FIELDS: dict[str, dict[str, str]] = {
             "time that was scored), and why it is no better (`reason`, `note`), as far as there is something "
             "to say"
         ),
-        "verdicts, further_verdicts": "the first 64 in full, slowest first; of the others rank, kind and slowdown",
+        "verdicts": "the first 64: nodes, then ranks, the slowest first",
         "withheld": "why there are none, a sentence each",
         "ranks, overall": (
             "runs of ranks as `[first, count]`; for each rank in this order one score in thousandths: the "

@@ -423,8 +423,8 @@ def test_long_job_keeps_a_bounded_number_of_events() -> None:
 
 
 def test_newest_straggler_report_is_shown() -> None:
-    one = {"rank": 3, "kind": "GPU", "slowdown": 1.4}
-    report = event("straggler_report", 5.0, verdicts=[one], further_verdicts=[[4, "host", 1.2]])
+    slow = [{"rank": 3, "kind": "GPU", "slowdown": 1.4}, {"rank": 4, "kind": "host", "slowdown": 1.2}]
+    report = event("straggler_report", 5.0, verdicts=slow)
     found = samples(job().text(1006.0, 6.0, NOTHING, (0, False), report))
     assert found["holdfast_straggler_findings",] == 2 and found["holdfast_straggler_slowdown_ratio",] == 1.4
 

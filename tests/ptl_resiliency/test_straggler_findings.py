@@ -219,7 +219,7 @@ def test_low_scores_are_confirmed_by_a_verdict(
 
 
 def test_the_nodes_to_leave_out_are_those_of_the_verdicts() -> None:
-    again = Verdict(0, "n0", (0,), "host", 1.5, 2, "it waits for a disk")
+    again = Verdict(0, "n0", (0,), "host", 1.5, 2, "it waits for a CPU")
     blamed = suspects([SLOW, OTHER, again])
     assert [(one["suspect"], one["ranks"]) for one in blamed] == [("n0", [0, 1]), ("n1", [2])]
     assert blamed[0]["facts"] == f"the job was stopped for a straggler; {SLOW}; {again}"

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.straggler.host import (
-    DISK,
     GARBAGE,
     NO_CPU,
     STOLEN,
@@ -24,7 +23,6 @@ from holdfast.straggler.host import (
     Reading,
     cpu_stat_paths,
     cpu_time,
-    disk_ticks,
     lost,
     run_time,
     throttled_seconds,
@@ -92,21 +90,17 @@ def test_closing_leaves_what_others_registered() -> None:
 
 def test_without_any_file_only_the_pauses_are_known(opened: Open, tmp_path: Path) -> None:
     taken = opened(tmp_path, tmp_path).take()
-    assert {cause for cause, value in taken.items() if math.isnan(value)} == {NO_CPU, THROTTLED, STOLEN, DISK}
+    assert {cause for cause, value in taken.items() if math.isnan(value)} == {NO_CPU, THROTTLED, STOLEN}
 
 
-def host(folder: Path, waited: int, stolen: int, throttled: int, ticks: int) -> tuple[Path, Path]:
-    """A /proc and a control group that say this; nanoseconds, ticks, microseconds, ticks."""
+def host(folder: Path, waited: int, stolen: int, throttled: int) -> tuple[Path, Path]:
+    """A /proc and a control group that say this; nanoseconds, ticks, microseconds."""
     proc, group = folder / "proc", folder / "cgroup"
     task = proc / "self" / "task" / str(threading.get_native_id())
-    after_name = ["0"] * 50
-    after_name[42 - 3] = str(ticks)
     texts = {
         proc / "stat": f"cpu  {100 + stolen} 0 0 50 0 0 0 {stolen} 0 0\n",
         proc / "self" / "cgroup": "0::/pod/job\n",
-        proc / "sys" / "kernel" / "task_delayacct": "1\n",
         task / "schedstat": f"{10**9 + waited} {waited} 5\n",
-        task / "stat": f"1 (python) {' '.join(after_name)}\n",
         group / "pod" / "job" / "cpu.stat": "usage_usec 1\n",
         group / "pod" / "cpu.stat": f"usage_usec 1\nthrottled_usec {throttled}\n",
     }
@@ -117,27 +111,20 @@ def host(folder: Path, waited: int, stolen: int, throttled: int, ticks: int) -> 
 
 
 def test_what_the_files_say_is_the_difference_since_the_last_call(opened: Open, tmp_path: Path) -> None:
-    losses = opened(*host(tmp_path, 1_000_000_000, 10, 2_000_000, 100))
-    host(tmp_path, 4_000_000_000, 40, 3_000_000, 150)
+    losses = opened(*host(tmp_path, 1_000_000_000, 10, 2_000_000))
+    host(tmp_path, 4_000_000_000, 40, 3_000_000)
     taken = losses.take()
     assert taken[NO_CPU] == pytest.approx(2.0)
     assert taken[THROTTLED] == pytest.approx(1.0)
-    assert taken[DISK] == pytest.approx(0.5)
     assert taken[STOLEN] > 0
     again = losses.take()
-    assert (again[NO_CPU], again[THROTTLED], again[DISK]) == (0.0, 0.0, 0.0)
-
-
-def test_disk_waits_that_the_kernel_does_not_count_are_unknown(opened: Open, tmp_path: Path) -> None:
-    proc, group = host(tmp_path, 0, 0, 0, 0)
-    (proc / "sys" / "kernel" / "task_delayacct").write_text("0\n")
-    assert math.isnan(opened(proc, group).take()[DISK])
+    assert (again[NO_CPU], again[THROTTLED]) == (0.0, 0.0)
 
 
 def reading(
     moment: float, running: float, waiting: float, busy: int, stolen: int, *throttled: float
 ) -> Reading:
-    return Reading(moment, running, waiting, busy, stolen, throttled, math.nan)
+    return Reading(moment, running, waiting, busy, stolen, throttled)
 
 
 def test_throttling_is_at_most_the_threads_wait() -> None:
@@ -171,7 +158,6 @@ def test_no_descriptor_is_kept(opened: Open) -> None:
 
 
 STAT = "cpu  905834 94527 184265 1504249 2143 7 2074 337 11 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
-THREAD = "25726 (pt) main (x)) R 1 2 3 0 -1 4194304 101 " + " ".join(str(n) for n in range(11, 53))
 V2 = "usage_usec 10\nuser_usec 5\nnr_periods 4\nnr_throttled 2\nthrottled_usec 1500000\n"
 V1 = "nr_periods 4\nnr_throttled 2\nthrottled_time 1500000000\n"
 
@@ -185,13 +171,9 @@ def test_both_versions_of_control_groups_say_how_long_they_throttled(text: str) 
     assert throttled_seconds(text) == 1.5
 
 
-def test_a_threads_name_may_contain_anything() -> None:
-    assert disk_ticks(THREAD) == 42
-
-
 @pytest.mark.parametrize("text", ["", "\n", "1", "a b c", "-5 1 1", "1.5 2 3", "²³ 1 2", "\0\0"])
 def test_texts_that_are_something_else_say_nothing(text: str) -> None:
-    found = (*run_time(text), *cpu_time(text), throttled_seconds(text), disk_ticks(text))
+    found = (*run_time(text), *cpu_time(text), throttled_seconds(text))
     assert all(map(math.isnan, found))
     assert cpu_stat_paths(text, "/x") == ()
 
@@ -211,7 +193,7 @@ def test_cpu_times_of_an_old_kernel_or_a_sandbox_say_nothing(text: str) -> None:
 
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
-    run_time(text), cpu_time(text), throttled_seconds(text), disk_ticks(text), cpu_stat_paths(text, "/x")
+    run_time(text), cpu_time(text), throttled_seconds(text), cpu_stat_paths(text, "/x")
 
 
 def test_groups_of_both_versions_are_read() -> None:

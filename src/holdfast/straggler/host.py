@@ -4,12 +4,11 @@
     waiting for a CPU       the training thread was ready to run, and had none
     CPU throttling          of that wait, what a limit of the control group made: at most what the group was throttled
     CPU stolen              a hypervisor ran something else: what a CPU as busy as the training thread's lost to it
-    waiting for a disk      the training thread waited for a block device
 
 What always holds: nothing here raises, and what cannot be known is NaN; a text of the kernel that is not what it should
 be gives None. A reading takes some 40 µs on two cores, and a pause less than a microsecond more.
-Does not cover: waits for network file systems, page faults that need no disk, other threads than the one that began.
-A wait for a CPU within a garbage collection counts as both. Interpreters other than CPython, whose pauses are not told.
+Does not cover: waits for disks and file systems, page faults, other threads than the one that began. A wait for a CPU
+within a garbage collection counts as both. Interpreters other than CPython, whose pauses are not told.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, NamedTuple
 
-GARBAGE, THROTTLED, DISK = "garbage collection", "CPU throttling", "waiting for a disk"
+GARBAGE, THROTTLED = "garbage collection", "CPU throttling"
 NO_CPU, STOLEN = "waiting for a CPU", "CPU stolen"
-CAUSES = (GARBAGE, NO_CPU, THROTTLED, STOLEN, DISK)
+CAUSES = (GARBAGE, NO_CPU, THROTTLED, STOLEN)
 """The same on all ranks, in this order."""
 _LEVELS = 4
 """Control groups that are read, from this process's own outwards."""
 _NS, _US = 1e-9, 1e-6
-_AFTER_NAME = 3
-"""The number, in proc(5), of the first field after a thread's name."""
-_DISK_TICKS = 42
 
 
 class Reading(NamedTuple):
@@ -50,7 +46,6 @@ class Reading(NamedTuple):
     """Of these, something was to run, and the hypervisor ran another machine."""
     throttled: tuple[float, ...]
     """By control group."""
-    disk: float
 
 
 class HostLosses:
@@ -59,8 +54,6 @@ class HostLosses:
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
         self._task = f"{proc}/self/task/{threading.get_native_id()}"
-        self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
-        self._counts_disk = _read(f"{proc}/sys/kernel/task_delayacct").strip() == "1"
         paths = cpu_stat_paths(_read(f"{proc}/self/cgroup"), str(cgroups))
         limited = [path for path in paths if not math.isnan(throttled_seconds(_read(path)))]
         self._limited = limited[:_LEVELS]
@@ -85,13 +78,11 @@ class HostLosses:
         self._pauses.close()
 
     def _reading(self) -> Reading:
-        ticks = disk_ticks(_read(f"{self._task}/stat")) if self._counts_disk else math.nan
         return Reading(
             monotonic(),
             *run_time(_read(f"{self._task}/schedstat")),
             *cpu_time(_read(f"{self._proc}/stat")),
             throttled=tuple(throttled_seconds(_read(path)) for path in self._limited),
-            disk=ticks * self._tick,
         )
 
 
@@ -115,7 +106,6 @@ def lost(before: Reading, now: Reading) -> dict[str, float]:
         NO_CPU: waited if math.isnan(throttled) else waited - throttled,
         THROTTLED: throttled,
         STOLEN: min(shares),
-        DISK: _grown(before.disk, now.disk),
     }
 
 
@@ -196,12 +186,6 @@ def throttled_seconds(cpu_stat: str) -> float:
         if name in values:
             return _numbers([values[name]], 1)[0] * unit
     return math.nan
-
-
-def disk_ticks(stat: str) -> float:
-    """Ticks that a thread waited for block devices, from /proc/<pid>/task/<tid>/stat."""
-    fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
-    return _numbers(fields[_DISK_TICKS - _AFTER_NAME : _DISK_TICKS - _AFTER_NAME + 1], 1)[0]
 
 
 def cpu_stat_paths(cgroup: str, root: str) -> tuple[str, ...]:

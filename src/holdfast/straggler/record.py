@@ -29,7 +29,7 @@ SECTIONS = 32
 """How many sections are kept: those with the lowest scores."""
 
 VERDICTS = 64
-"""How many verdicts are kept in full, nodes first, then the slowest ranks; of the others rank, kind and slowdown."""
+"""How many verdicts are kept: nodes first, then the slowest ranks."""
 
 QUANTILES = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)
 
@@ -58,9 +58,6 @@ def record_of(report: Report) -> dict[str, Any]:
         "elapsed_ms": round(report.generate_report_elapsed_time, 3),
         "kernels": _kernels(report),
         "verdicts": [asdict(verdict) for verdict in verdicts[:VERDICTS]],
-        "further_verdicts": [
-            [verdict.rank, verdict.kind, round(verdict.slowdown, 3)] for verdict in verdicts[VERDICTS:]
-        ],
         "withheld": list(report.withheld[:LISTED]),
         "sections_left_out": left_out,
         **summary(columns, report.rank_to_node, named),

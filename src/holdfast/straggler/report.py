@@ -18,8 +18,6 @@ Scores = Mapping[int, float]
 
 
 GPU, HOST, SECTION, LATE = "GPU", "host", "section", "collective/late arrival"
-UNKNOWN_SINCE = 0
-"""Of a verdict that is read from a journal which does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +44,12 @@ class Verdict:
     """The section, for the kind "section" and where a host's loss shows in one."""
 
     def __str__(self) -> str:
-        text = f"{self.kind}, {self.slowdown:.2f} × slower"
-        if self.since != UNKNOWN_SINCE:
-            text += f" since report {self.since}"
+        text = f"{self.kind}, {self.slowdown:.2f} × slower since report {self.since}"
         if self.rank is None:
             return (
                 f"node {self.node}: {text}, {self.evidence}"  # which begins with the number of its slow ranks
             )
-        return f"rank {self.rank} (node {self.node}): {text}" + (
-            f": {self.evidence}" if self.evidence else ""
-        )
+        return f"rank {self.rank} (node {self.node}): {text}: {self.evidence}"
 
 
 def longer(slowdown: float) -> str:

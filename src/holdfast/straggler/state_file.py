@@ -4,27 +4,25 @@ It is what `numpy.savez` makes of four arrays: `version`, `nodes` (of each rank)
 
 What always holds: `save` neither waits for the disk nor raises; `load` waits for a second at most; a file that cannot
 be used costs its content and one warning. The file is replaced whole; it is private (0600), and one of another user is
-not read. A state file that does not fit is kept as `<file>.unused` when the next one is written; what is no state file
-of ours is left alone, and then nothing is written.
+not read. A state file that does not fit is replaced by the next one; what is no state file of ours is left alone, and
+then nothing is written.
 
-Does not cover: two jobs with one state file: the last to write wins.
+Does not cover: two jobs with one state file: the last to write wins. A state that comes while the disk is busy with the
+one before: it is left out.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import io
 import logging
 import os
-import queue
 import stat
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.in_time import TooLate, within
+from holdfast.in_time import TooLate, UnderWay
 from holdfast.journal.run_dir import RunDirError, make_private
 from holdfast.journal.writer import Journal
 from holdfast.prefixed_log import Once
@@ -52,17 +50,15 @@ class Foreign(ValueError):
 
 
 class StateFile:
-    """The state of one rank's verdicts on disk. A thread writes, from the first state on."""
+    """The state of one rank's verdicts on disk, which is read and written in a thread."""
 
     def __init__(self, path: str) -> None:
         """The folder of `path` is made, private, when the state is first written."""
         self.path = os.path.abspath(path)
-        self._states: queue.SimpleQueue[tuple[Mapping[str, Array], Sequence[str]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread: threading.Thread | None = None
-        self._keep_old = self._closed = False
+        self._under_way: UnderWay[Any] | None = None
+        self._closed = False
         self._once = Once(log)
+        atexit.register(self.close)  # for a program that ends without Detector.shutdown()
 
     def load(self, nodes: Sequence[str]) -> tuple[list[str], dict[str, Array]] | None:
         """The nodes of each rank and the levels [ranks] by name that were last saved, for a job of ranks on these nodes
@@ -72,28 +68,23 @@ class StateFile:
         nodes than before are for the caller to tell apart.
         """
         try:
-            found = within(ANSWER, lambda: _parsed(_read(self.path)))
+            reading = UnderWay(lambda: _parsed(_read(self.path)))
+            try:
+                found = reading.answer(ANSWER)
+            except TooLate:
+                self._under_way = reading
+                raise ValueError(f"it could not be read within {ANSWER:g} s") from None
             return None if found is None else fitting(found, nodes)
-        except TooLate:
-            problem = f"it could not be read within {ANSWER:g} s"
-        except Foreign as error:
-            self._leave(str(error))
-            return None
         except OSError as error:
-            problem = error.strerror or str(error)
-            if error.errno == errno.ELOOP:
-                self._leave(problem)
-                return None
+            self._leave(error.strerror or str(error))
+        except (Foreign, RuntimeError) as error:  # RuntimeError: no thread to be had
+            self._leave(str(error))
         except ValueError as error:
-            problem = str(error)
-        self._keep_old = True
-        log.warning(
-            "straggler state file %s: %s. What ranks were like before this start is not known; it is learned anew, "
-            "and the file is kept as %s.unused when the next is written",
-            self.path,
-            problem,
-            os.path.basename(self.path),
-        )
+            text = (
+                "straggler state file %s: %s. What ranks were like before this start is not known; it is learned anew, "
+                "and the next state replaces the file"
+            )
+            log.warning(text, self.path, error)
         return None
 
     def _leave(self, problem: str) -> None:
@@ -107,45 +98,38 @@ class StateFile:
         )
 
     def save(self, levels: Mapping[str, Array], nodes: Sequence[str]) -> None:
-        """Replace the file's content by a copy of this. Of several that wait for the disk, only the last is written."""
-        if self._closed:
+        """Replace the file's content by a copy of this, unless the disk is still busy."""
+        if not self._is_idle(0.0) or self._closed:
             return
-        with contextlib.suppress(queue.Empty):  # what waits is out of date
-            while True:
-                self._states.get_nowait()
-        self._states.put(({name: one.astype("f4") for name, one in levels.items()}, nodes))
-        if self._thread is None:
-            try:
-                thread = threading.Thread(target=self._run, name="holdfast-straggler-state", daemon=True)
-                thread.start()
-            except RuntimeError as error:  # no thread to be had; tried again with the next state
-                self._warn(str(error))
-                return
-            self._thread = thread
-            atexit.register(self.close)  # for a program that ends without Detector.shutdown()
+        levels = {name: one.astype("f4") for name, one in levels.items()}
+        try:
+            self._under_way = UnderWay(lambda: _write(self.path, as_bytes(levels, nodes)))
+        except RuntimeError as error:  # no thread to be had; tried again with the next state
+            self._warn(str(error))
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what still waits, for at most `timeout` seconds."""
+        """Wait for what is being written, for at most `timeout` seconds."""
         atexit.unregister(self.close)
         self._closed = True
-        if self._thread is not None:
-            self._states.put(None)
-            self._thread.join(timeout)
-            if self._thread.is_alive():
-                self._warn(f"not written within {timeout:g} s")
+        if not self._is_idle(timeout):
+            self._warn(f"not written within {timeout:g} s")
 
-    def _run(self) -> None:
-        while (state := self._states.get()) is not None:
-            try:
-                if self._keep_old:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.replace(self.path, self.path + ".unused")
-                    self._keep_old = False
-                _write(self.path, as_bytes(*state))
-            except OSError as error:
-                self._warn(error.strerror or str(error))
-            except Exception as error:  # of numpy, such as MemoryError; the next state may do
-                self._warn(f"{type(error).__name__}: {error}")
+    def _is_idle(self, seconds: float) -> bool:
+        """Whether nothing is being read or written, after so many seconds at most. An error of it is logged."""
+        if self._under_way is None:
+            return True
+        try:
+            self._under_way.answer(seconds)
+        except TooLate:
+            return False
+        except Foreign as error:
+            self._leave(str(error))
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+        except Exception as error:  # of numpy, such as MemoryError; the next state may do
+            self._warn(f"{type(error).__name__}: {error}")
+        self._under_way = None
+        return True
 
     def _warn(self, problem: str) -> None:
         text = (
@@ -183,10 +167,8 @@ def _parsed(content: bytes | None) -> Mapping[str, Any] | None:
     """The arrays of a file, of the shapes that they must have."""
     import numpy as np
 
-    if content is None:
-        return None
     if not content:
-        raise ValueError("it is empty")
+        return None
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {name: file[name] for name in ("version", "nodes", "names", "levels")}
@@ -210,7 +192,7 @@ def _read(path: str) -> bytes | None:
         if found.st_uid != os.geteuid():
             raise Foreign(f"it belongs to user {found.st_uid}, not to {os.geteuid()}")
         if found.st_size > LARGEST:
-            raise ValueError(f"it has {found.st_size} bytes, more than {LARGEST}")
+            raise Foreign(f"it has {found.st_size} bytes, more than {LARGEST}")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:

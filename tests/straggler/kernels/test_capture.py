@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.straggler.kernels.source import BUSY, REPORTS_OPEN, Capture, KernelWindow
+from holdfast.straggler.kernels.source import BUSY, Capture, KernelWindow
 from holdfast.straggler.sections import SectionContext, Sections
 from tests.straggler.doubles import Told
 
@@ -146,61 +146,25 @@ def test_what_is_not_to_be_profiled_pauses_the_source_within_what_is() -> None:
 
 
 def test_sections_left_out_that_never_end_do_not_pile_up() -> None:
-    capture = Capture(Told(*[KernelWindow()] * 5))
+    capture = Capture(Told())
     for _ in range(10):
         section = capture.enter("step")
         assert section is not None and capture.enter("kept", profiled=False) is not None
         capture.leave(section)
         assert not capture._left_out
-    capture.enter("never ends")
-    capture.enter("kept", profiled=False)
-    for _ in range(5):
-        section = capture.enter("step")
-        assert section is not None
-        capture.leave(section)
-        capture.take()
-    assert not capture._open and not capture._left_out
     capture.close()
-
-
-def test_a_section_that_never_ends_is_told_and_no_longer_counted() -> None:
-    source = Told(*[KernelWindow(note="so it is")] * 9)
-    capture = Capture(source)
-    sections = Sections(1, capture)
-
-    def batches() -> Iterator[int]:
-        with sections.enter("batches", True):
-            yield 1
-
-    kept = batches()
-    next(kept)
-    notes = []
-    for _ in range(REPORTS_OPEN + 2):
-        with sections.enter("step", True):
-            pass
-        notes.append(capture.take().note)
-    told = (
-        f"so it is; open for more than {REPORTS_OPEN} reports, "
-        "and no longer counted as the outermost section: 'batches'"
-    )
-    assert notes == ["so it is"] * REPORTS_OPEN + [told, "so it is"]
-    assert source.calls == ["start batches", "stop", "start step", "stop"]
-    kept.close()  # type: ignore[attr-defined]
-    with sections.enter("step", True):
-        assert source.calls[-1] == "start step"
-    assert source.calls[-1] == "stop"
 
 
 def test_reports_within_a_section_of_each_step_or_of_all_steps_change_nothing() -> None:
     capture = Capture(source := Told(*[KernelWindow()] * 20))
-    for _ in range(REPORTS_OPEN + 2):  # another entry each time
+    for _ in range(5):  # another entry each time
         key = capture.enter("step")
         capture.leave(capture.enter("fwd"))
         assert capture.take().note == ""
         capture.leave(key)
-    assert source.calls == ["start step", "stop"] * (REPORTS_OPEN + 2)
+    assert source.calls == ["start step", "stop"] * 5
     key = capture.enter("all")  # nothing ends within it
-    assert [capture.take().note for _ in range(REPORTS_OPEN + 3)] == [""] * (REPORTS_OPEN + 3)
+    assert [capture.take().note for _ in range(5)] == [""] * 5
     capture.leave(key)
     assert source.calls[-2:] == ["start all", "stop"]
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.straggler.kernels.cuda_events import MOST_PAIRS, CudaEventSource, TorchCuda
-from holdfast.straggler.kernels.source import REPORTS_OPEN, Capture, KernelWindow
+from holdfast.straggler.kernels.source import Capture, KernelWindow
 from holdfast.straggler.scores import Statistic
 from tests.straggler.doubles import Gpu
 
@@ -160,23 +160,6 @@ def test_an_error_of_cuda_ends_it_with_a_note(gpu: Gpu, source: CudaEventSource,
     gpu.works(source, "fwd", 1.0)
     assert source.take() == window
     source.close()
-
-
-def test_a_section_that_never_ends_is_no_time(gpu: Gpu, source: CudaEventSource) -> None:
-    """Its time would be that of all reports, and its rank the slowest."""
-    source.start("batches")
-    for _ in range(REPORTS_OPEN + 1):
-        gpu.now += 1000
-        source.take()
-    source.stop()
-    window = source.take()
-    assert (window.records, window.dropped) == (0, 1)
-    source.start("long")
-    for _ in range(REPORTS_OPEN):
-        source.take()
-    source.stop()
-    assert source.take().records == 1
-    assert gpu.events == 2
 
 
 def test_windows_taken_while_sections_run(gpu: Gpu, source: CudaEventSource) -> None:

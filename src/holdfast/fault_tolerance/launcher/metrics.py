@@ -53,7 +53,7 @@ FAMILIES = (
     Family("goodput_seconds", "gauge", ("bucket",), "Where the time went, by the buckets of `holdfast goodput`"),
     Family("nodes_suspected", "gauge", (), "Nodes and node domains that failures have made suspect"),
     Family("spare_nodes", "gauge", (), "Nodes that wait for a place"),
-    Family("straggler_findings", "gauge", (), "Slow ranks and nodes in the newest straggler report of rank 0"),
+    Family("straggler_findings", "gauge", (), "Slow ranks and nodes (64 at most) in rank 0's newest straggler report"),
     Family("straggler_slowdown_ratio", "gauge", (), "Largest slowdown in that report: 1.5 takes 50 % longer"),
     Family("rank_step", "gauge", ("local_rank",), "Last step of the rank; it may fall after a restart"),
     Family("rank_steps_per_second", "gauge", ("local_rank",), "Steps per second in the last minute of the cycle"),
@@ -152,8 +152,7 @@ class JobMetrics:
         samples = self._of_job(waiting) | self._of_ranks(read_at, own)
         if report:
             slow = [each.get("slowdown") or 1.0 for each in report.get("verdicts", ())]  # the slowest
-            found = len(slow) + len(report.get("further_verdicts", ()))
-            samples |= {"straggler_findings": found, "straggler_slowdown_ratio": max([1.0, *slow])}
+            samples |= {"straggler_findings": len(slow), "straggler_slowdown_ratio": max([1.0, *slow])}
         lines = []
         for name, kind, labels, meaning in FAMILIES:
             lines += [f"# HELP holdfast_{name} {meaning}", f"# TYPE holdfast_{name} {kind}"]

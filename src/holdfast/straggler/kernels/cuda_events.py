@@ -8,8 +8,7 @@ initialised CUDA in this process: an earlier one would read `CUDA_VISIBLE_DEVICE
 that is forked later. At most `MOST_PAIRS` pairs of events wait for the GPU. An error of CUDA ends the measuring.
 Does not cover: CUDA that is used without torch; work of a section on other streams than the current one at its begin,
 unless that stream waits for it; sections inside the capture of a CUDA graph (around its replay they are measured), and
-a capture in another thread, which an event that is asked meanwhile ends; sections that are open for more than
-`REPORTS_OPEN` reports; single kernels.
+a capture in another thread, which an event that is asked meanwhile ends; single kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..scores import summarise
-from .source import REPORTS_OPEN, KernelSource, KernelWindow
+from .source import KernelSource, KernelWindow
 
 MOST_PAIRS = 1024
 """Whose end the GPU has not reached. Further runs are dropped, and counted."""
@@ -50,12 +49,11 @@ class TorchCuda:
 class _Pair:
     """Two events of one device, around one run of a section, or around one part of it."""
 
-    __slots__ = ("begin", "device", "earlier", "end", "reports", "section", "stream")
+    __slots__ = ("begin", "device", "earlier", "end", "section", "stream")
 
     def __init__(self, cuda: Any, device: int) -> None:
         self.begin, self.end, self.device = cuda.event(), cuda.event(), device
         self.section = ""
-        self.reports = 0  # while it was open
         self.stream: Any = None
         self.earlier: _Pair | None = None  # the part of the run before this one
 
@@ -111,19 +109,19 @@ class CudaEventSource(KernelSource):
                 self._dropped += 1
                 self._give_back(earlier)
             else:
-                part.reports, part.earlier = earlier.reports, earlier
+                part.earlier = earlier
             self._open = part
         except Exception as error:
             self._fail(error)
 
     def _end(self, late: bool = False) -> None:
-        """Record the end of the open run, or of a part of it. Drop the run if that is no time: it is open too long,
-        or ended earlier, or a capture began in it: an event in a graph cannot be asked."""
+        """Record the end of the open run, or of a part of it. Drop the run if that is no time: it ended earlier, or a
+        capture began in it: an event in a graph cannot be asked."""
         pair = self._open
         if pair is None:
             return
         try:
-            if late or not self._cuda.usable() or pair.reports > REPORTS_OPEN:
+            if late or not self._cuda.usable():
                 self._open = None
                 self._dropped += 1
                 self._give_back(pair)
@@ -134,8 +132,6 @@ class CudaEventSource(KernelSource):
 
     def take(self) -> KernelWindow:
         """Runs that the GPU has not finished yet are in the next window."""
-        if self._open is not None:
-            self._open.reports += 1
         try:
             if self._cuda.usable():
                 self._read()
@@ -163,7 +159,7 @@ class CudaEventSource(KernelSource):
             return None
         pair = free.pop() if free else _Pair(self._cuda, stream.device_index)
         self._used += 1
-        pair.section, pair.stream, pair.reports = section, stream, 0
+        pair.section, pair.stream = section, stream
         pair.begin.record(stream)
         return pair
 

@@ -15,8 +15,6 @@ from itertools import count
 
 from ..scores import Summary
 
-REPORTS_OPEN = 3
-"""Reports in a row that find a section open, before it counts as one whose end never comes."""
 PATIENCE = 0.05
 """Seconds that a report waits for a thread that is just starting the source, as the first time may take seconds."""
 BUSY = "it was just being started or stopped; what it measured is in the next report"
@@ -94,14 +92,11 @@ class Capture:
 
     A thread that changes the set of open sections brings the source in line with it. If another thread is calling the
     source, that thread checks again after its call. So `enter` and `leave` never wait, also not in a signal handler.
-
-    A section whose end never comes (its generator is kept and never finished) counts as open for `REPORTS_OPEN`
-    reports, in which the source may see less. If other sections ended meanwhile, it then no longer counts, and the
-    report's note names it. In a forked child the source is off.
+    In a forked child the source is off.
 
     Does not cover: kernels that other threads launch while one has paused the source, which are left out as well; a
-    section that never ends where no other one ever does; an exception of a signal handler between taking the lock and
-    the call, after which each report says that the source is busy; interpreters without the global lock.
+    section that never ends, in which the source stays started; an exception of a signal handler between taking the lock
+    and the call, after which each report says that the source is busy; interpreters without the global lock.
     """
 
     def __init__(self, source: KernelSource) -> None:
@@ -109,24 +104,22 @@ class Capture:
         self._process = os.getpid()
         self._lock = threading.Lock()  # held while the source is called
         self._keys = count()
-        # Name, number of the report, and thread of each profiled section; the outermost first.
-        self._open: dict[int, tuple[str, int, int]] = {}
+        # Name and thread of each profiled section; the outermost first.
+        self._open: dict[int, tuple[str, int]] = {}
         # The threads of sections within these that are not to be profiled.
         self._left_out: dict[int, int] = {}
         self._running = self._paused = self._closing = self._closed = False
-        self._reports = 0
-        self._ended_inside = False
         self._late = False  # the last section ended while another thread was calling the source
 
     def enter(self, section: str, profiled: bool = True) -> int | None:
         """A section was opened: the key to close it. None for one that changes nothing: it is not to be profiled, and
         not within one that is, in this thread."""
         thread = threading.get_ident()
-        if not profiled and all(of != thread for _, _, of in tuple(self._open.values())):
+        if not profiled and all(of != thread for _, of in tuple(self._open.values())):
             return None
         key = next(self._keys)
         if profiled:
-            self._open[key] = (section, self._reports, thread)
+            self._open[key] = (section, thread)
         else:
             self._left_out[key] = thread
         try:
@@ -144,13 +137,11 @@ class Capture:
         if self._left_out:
             self._left_out.pop(key, None)
             self._drop_left_out()
-        if self._open:
-            self._ended_inside = True
-            if self._paused or self._left_out:
-                self._settle()
-        else:
+        if not self._open:
             self._settle()
             self._late = self._running and not self._open
+        elif self._paused or self._left_out:
+            self._settle()
 
     def take(self) -> KernelWindow:
         """Return what the source measured since the last call. Waits for at most `PATIENCE` seconds."""
@@ -162,9 +153,9 @@ class Capture:
             window = KernelWindow(note="closed") if self._closed else self._source.take()
         finally:
             self._lock.release()
-        forgotten = self._forget()
+        self._drop_left_out()
         self._settle()
-        return replace(window, note="; ".join(filter(None, (window.note, forgotten))))
+        return window
 
     def close(self) -> None:
         """Close the source; if another thread is calling it, that thread does."""
@@ -175,7 +166,7 @@ class Capture:
         """Of threads with no profiled section any more: some never end, and each step would look at all of them."""
         # Read first, so that a section opened by another thread meanwhile has its profiled one in `open_in`.
         left_out = tuple(self._left_out.items())
-        open_in = {thread for _, _, thread in tuple(self._open.values())}
+        open_in = {thread for _, thread in tuple(self._open.values())}
         for key, thread in left_out:
             if thread not in open_in:
                 self._left_out.pop(key, None)
@@ -196,12 +187,12 @@ class Capture:
 
     def _pauses(self) -> bool:
         """Whether the innermost open section of some thread is not to be profiled, and one around it is."""
-        innermost = {thread: key for key, (_, _, thread) in tuple(self._open.items())}
+        innermost = {thread: key for key, (_, thread) in tuple(self._open.items())}
         return any(key > innermost.get(thread, key) for key, thread in tuple(self._left_out.items()))
 
     def _act(self) -> None:
         # Each state is noted before its call, so that a call that a signal handler's exception ends is not repeated.
-        outermost = next((section for section, _, _ in tuple(self._open.values())), None)
+        outermost = next((section for section, _ in tuple(self._open.values())), None)
         if self._closing:
             if not self._closed:
                 self._closed = True
@@ -221,18 +212,3 @@ class Capture:
                 self._source.pause()
             else:
                 self._source.resume()
-
-    def _forget(self) -> str:
-        self._reports += 1
-        old: dict[int, str] = {}
-        if self._ended_inside:
-            open_now = tuple(self._open.items())
-            old = {key: name for key, (name, since, _) in open_now if self._reports - since > REPORTS_OPEN}
-        self._ended_inside = False
-        for key in old:
-            self._open.pop(key, None)
-        self._drop_left_out()
-        if not old:
-            return ""
-        names = ", ".join(map(repr, tuple(old.values())[:3]))
-        return f"open for more than {REPORTS_OPEN} reports, and no longer counted as the outermost section: {names}"

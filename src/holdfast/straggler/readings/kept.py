@@ -19,7 +19,7 @@ from holdfast.journal.event import Event, cycles
 from holdfast.visible import escaped
 
 from ..record import KIND, Column, summary
-from ..report import UNKNOWN_SINCE, Verdict
+from ..report import Verdict
 
 MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What reading an event raises that is no report, or one of a newer version."""
@@ -44,7 +44,7 @@ class KeptReport:
     kernels: tuple[Mapping[str, Any], ...]
     """What the sources of kernel times saw on these."""
     verdicts: tuple[Verdict, ...]
-    """Beyond the first 64 of a report without `evidence`, and since an unknown report."""
+    """The first 64 of a report."""
     withheld: tuple[str, ...]
     nodes: int
     columns: tuple[Mapping[str, Any], ...]
@@ -99,15 +99,6 @@ def _report(event: Event, run: int) -> KeptReport:
     ]
     if any(len(scores) != len(columns) for _, _, scores in rows):
         raise ValueError("rows that have not one score for each column")
-    nodes = {rank: node for rank, node, _ in rows}
-    verdicts = [_verdict(told) for told in event.get("verdicts", [])]
-    verdicts += [
-        Verdict(
-            int(rank), nodes.get(rank, "?"), (int(rank),), _text(kind), _finite(slowdown), UNKNOWN_SINCE, ""
-        )
-        for rank, kind, slowdown in event.get("further_verdicts", [])
-        if rank is not None
-    ]
     cycle = cycle if isinstance(cycle, int) else 0
     return KeptReport(
         number=0,
@@ -117,7 +108,7 @@ def _report(event: Event, run: int) -> KeptReport:
         elapsed_ms=_finite(elapsed) if isinstance(elapsed, (int, float)) else None,
         holders=(int(event.fields["rank"]),),
         kernels=({name: _text(one) if isinstance(one, str) else one for name, one in kernels.items()},),
-        verdicts=tuple(verdicts),
+        verdicts=tuple(map(_verdict, event.get("verdicts", []))),
         withheld=tuple(map(_text, event.get("withheld", []))),
         nodes=int(event.fields["nodes"]),
         columns=columns,
@@ -158,15 +149,15 @@ def _shown(t: float) -> float:
 
 
 def _verdict(told: Mapping[str, Any]) -> Verdict:
-    rank, since, section = told["rank"], told.get("since"), told.get("section")
+    rank, section = told["rank"], told.get("section")
     return Verdict(
         rank=None if rank is None else int(rank),
         node=_text(told["node"]),
         ranks=tuple(int(one) for one in told.get("ranks", [rank])),
         kind=_text(told["kind"]),
         slowdown=_finite(told["slowdown"]),
-        since=UNKNOWN_SINCE if since is None else int(since),
-        evidence=_text(told.get("evidence", "")),
+        since=int(told["since"]),
+        evidence=_text(told["evidence"]),
         section=None if section is None else _text(section),
     )
 

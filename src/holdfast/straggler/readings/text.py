@@ -28,8 +28,6 @@ SCORE, BLOCK, GAP = 5, 12, 2
 """Characters of a score, of the scores of one thing (relative and individual), and between columns."""
 VERDICTS_SHOWN = 5
 NAMED_SHOWN = 10
-REPORTS_SHOWN = 10
-LONGEST_WHO = 26
 
 
 def overview(
@@ -44,7 +42,6 @@ def overview(
         [_folded(line, width) for line in _kernels(shown)],
         _score_table(shown, width),
         [_folded(line, width, "    ") for line in _often(told)] if len(told) > 1 else [],
-        list(_reports(told[-REPORTS_SHOWN:], len(told))) if len(told) > 1 else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in block) for block in blocks if block)
 
@@ -207,21 +204,6 @@ def _when(numbers: Sequence[int], told: Sequence[KeptReport]) -> str:
     return f"since {at[first]}" if last == told[-1].number else f"from {at[first]} to {at[last]}"
 
 
-def _reports(told: Sequence[KeptReport], of: int) -> Iterator[str]:
-    title = "Reports" if len(told) == of else f"The last {len(told)} reports"
-    yield f"{title:<22}cycle   ranks   lowest   median   named"
-    for report in told:
-        known = sorted(score for score in report.overall.values() if score is not None)
-        lowest, median = (known[0], known[len(known) // 2]) if known else (None, None)
-        who = ranks_text(rank for verdict in report.verdicts for rank in verdict.ranks)
-        if len(who) > LONGEST_WHO:
-            who = who[: LONGEST_WHO - 1] + "…"
-        yield (
-            f"{report.number:>5}  {_short_moment(report.t):<15}{report.cycle:>5}{len(report.overall):>8,}"
-            f"{_score(lowest):>9}{_score(median):>9}   {who or '-'}"
-        )
-
-
 def _folded(line: str, width: int | None, further: str = "  ") -> str:
     if width is None or len(line) <= width:
         return line
@@ -242,10 +224,6 @@ def _score(score: float | None) -> str:
 
 def _moment(t: float) -> str:
     return datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _short_moment(t: float) -> str:
-    return datetime.fromtimestamp(t).strftime("%m-%d %H:%M:%S")
 
 
 def _many(count: int, what: str) -> str:
