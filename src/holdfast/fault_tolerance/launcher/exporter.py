@@ -42,7 +42,7 @@ INTERVAL, REPORTS = 2.0, 30.0
 """Seconds between two readings, and between two searches for a straggler report."""
 CAPACITY = 10_000
 """Events that wait for the thread. Later ones are lost."""
-ANSWER, AT_THE_END, SLOWEST = 10.0, 1.0, 10.0
+ANSWER, AT_THE_END, SLOWEST = 10.0, 5.0, 10.0
 """Seconds: of a filesystem before ranks start, and at the end; in which a scraper has to send and to read."""
 THREADS = 40
 """Threads of this launcher from which on new connections are closed."""
