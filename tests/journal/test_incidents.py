@@ -167,7 +167,11 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
         for confidence in ("high", "low")
     },
     "a report that replaced another": (
-        judged(judged(one_cycle().exit(5.0, 0, rank=0, code=1), rank=0), 6.0, rank=1), {"rank": 1},
+        judged(
+            judged(one_cycle().exit(5.0, 0, rank=0, code=1), rank=0, report="/runs/a/incidents/0001"),
+            6.0, rank=1, report="/runs/a/incidents/0002",
+        ),
+        {"rank": 1, "report": "0002"},
     ),
     "a hanging culprit and a failed victim": (
         judged(one_cycle().exit(5.0, 0, 0, code=1), rank=1, cause="user_code", sentence="Rank 1 sleeps."),
@@ -422,7 +426,7 @@ values = (
 )
 names = st.sampled_from(
     ["cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost"]
-) | st.sampled_from(["reason", "host", "cause", "culprit"])
+) | st.sampled_from(["reason", "host", "cause", "culprit", "report"])
 events = st.lists(
     st.builds(
         lambda kind, t, mono, node, fields: Event(kind, t, mono, node, fields, node),

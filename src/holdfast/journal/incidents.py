@@ -72,6 +72,8 @@ class Incident:
     failed after it in the same cycle."""
     verdict: str = ""
     """The verdict's sentence with its confidence; empty where no evidence was captured."""
+    report: str = ""
+    """The name of its report's directory in `incidents`; empty where there is none."""
 
     @property
     def lost_seconds(self) -> float | None:
@@ -138,6 +140,7 @@ class _Failure:
     """Seconds by which it began before it was noticed: an exception has the time when it was raised."""
     followers: tuple[int, ...] = ()
     verdict: str = ""
+    report: str = ""
 
 
 def _failure(kind: str, event: Event, what: object, node: str = "", **more: Any) -> _Failure:
@@ -194,7 +197,8 @@ class _Cycle:
         chosen = self._judged(failed, lost) or next(iter((*lost, *failed, *others)), None)
         if chosen:
             followers = self._followers(failed) - {chosen.rank}
-            yield replace(chosen, followers=tuple(sorted(followers)), verdict=self._sentence())
+            report = self.incident.text("report").rpartition("/")[2] if self.incident else ""
+            yield replace(chosen, followers=tuple(sorted(followers)), verdict=self._sentence(), report=report)
             yield from (each for each in self.lost.values() if each.node != chosen.node)
         if preemption := once.get("preemption"):
             yield replace(preemption, what="; ".join([preemption.what, *self.killed]))
@@ -453,6 +457,7 @@ def _incident(
         outcome=outcome,
         followers=failure.followers,
         verdict="" if failure.kind in WITHOUT_EVIDENCE else failure.verdict,
+        report=failure.report,
     )
 
 
