@@ -129,10 +129,6 @@ KINDS: dict[str, tuple[str, str]] = {
         "this node's ranks are being stopped",
         "`cycle`, `reason`",
     ),
-    "cause": (
-        "after they were stopped, another rank than the one named turned out to be the first to fail",
-        "`cycle`, `rank`, `pid`, `reason`",
-    ),
     "swept": (
         "processes that ranks had left running were ended",
         "`pids`",

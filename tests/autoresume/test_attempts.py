@@ -86,23 +86,19 @@ def test_the_same_failure_at_the_end_of_an_attempt(before: int, only_same: bool)
     assert found.only_same is only_same
 
 
-def test_how_far_it_came() -> None:
+def test_with_which_step_it_resumed() -> None:
     story = begun()
     # Ranks tell their first step when the monitor looks; the lowest is where the training began.
     story.tell(2, "first_step", cycle=0, rank=0, step=3).tell(2, "first_step", cycle=0, rank=1, step=1)
-    story.tell(9, "verdict", cycle=0, rank=1, step=77, signal="SIGKILL").restart(10, to=1).cycle(11, 1)
-    story.tell(12, "first_step", cycle=1, rank=0, step=51)
-    found = account_of(story.events)
-    assert (found.resumed_step, found.last_step) == (51, 77)
+    story.restart(10, to=1).cycle(11, 1).tell(12, "first_step", cycle=1, rank=0, step=51)
+    assert account_of(story.events).resumed_step == 51
 
 
 def test_counted_steps_are_no_progress() -> None:
     """They begin at 1 in each process: a training that resumes further each time would seem to get nowhere."""
     story = begun()
     story.tell(2, "first_step", cycle=0, rank=0, step=1, counted=True)
-    story.tell(9, "verdict", cycle=0, rank=0, step=77, connected=False, signal="SIGKILL")
-    found = account_of(story.events)
-    assert (found.resumed_step, found.last_step) == (None, None)
+    assert account_of(story.events).resumed_step is None
 
 
 def test_a_request_for_the_end_and_a_long_story_are_a_line() -> None:
@@ -217,7 +213,7 @@ FAILED = Ending(Kind.FAILED, "exit code 1", node="gpu-7", rank=3)
 
 
 def ended(t: float, number: int, ending: Ending = FAILED) -> Record:
-    account = Account(resumed_step=4, last_step=9, nodes=("a", "b"))
+    account = Account(resumed_step=4, nodes=("a", "b"))
     return attempt_ends(t, number, ending, exit_code=1, account=account)
 
 
@@ -235,7 +231,7 @@ def test_what_is_written_is_read() -> None:
     (attempt,) = chain.attempts
     assert attempt == Attempt(
         1, 2.0, **about, ended=5.5, kind=Kind.FAILED, exit_code=1, why="exit code 1", node="gpu-7", rank=3,
-        resumed_step=4, last_step=9, nodes=("a", "b"),
+        resumed_step=4, nodes=("a", "b"),
     )  # fmt: skip
     assert attempt.seconds == 3.5
     assert ledger.next_number == 2

@@ -16,9 +16,7 @@ from holdfast.cli.main import main
 from holdfast.incidents.evidence import Case, TriggerKind
 from holdfast.incidents.report import store
 from holdfast.incidents.report.store import IncidentError, Record, read_record, record_text, write_report
-from holdfast.journal.incidents import incidents
 from tests.incidents.cases_for_reports import FIXTURES, NAMES, evidence, judged
-from tests.journal.story import START, Story
 from tests.processes import Spawner
 
 ALLOCATES = """
@@ -53,19 +51,17 @@ def test_allocate_each_cycle_gets_its_own_directory(tmp_path: Path) -> None:
     assert allocated(tmp_path) == first == f"{tmp_path}/incidents/0001"
     second = allocated(tmp_path, cycle=1)
     assert allocated(tmp_path, "run-2") == f"{tmp_path}/incidents/0003"
-    assert store.find_incident_dir(str(tmp_path), "run-1", 1) == second
-    assert store.find_incident_dir(str(tmp_path), "run-1", 7) is None
-    found = [(each.number, each.run_id, each.cycle) for each in store.stored_incidents(str(tmp_path))]
-    assert found == [(1, "run-1", 0), (2, "run-1", 1), (3, "run-2", 0)]
+    found = store.incident_in(str(tmp_path), "0002")
+    assert found and (found.path, found.number, found.run_id, found.cycle) == (second, 2, "run-1", 1)
+    assert [store.incident_in(str(tmp_path), name) for name in ("0004", "", "..")] == [None] * 3
     assert mode(tmp_path / "incidents") == mode(first) == 0o700
     assert os.listdir(first) == ["incident"] and mode(f"{first}/incident") == 0o600
 
 
 def test_allocate_reused_run_id_gets_a_new_directory(tmp_path: Path) -> None:
     first = allocated(tmp_path, "none")
-    begun = store.stored_incidents(str(tmp_path))[0].at + 60
-    assert store.find_incident_dir(str(tmp_path), "none", 0, since=begun) is None
-    assert allocated(tmp_path, "none", since=begun) != first
+    stored = store.open_incident(first)
+    assert stored and allocated(tmp_path, "none", since=stored.at + 60) != first
 
 
 def test_allocate_concurrent_launchers_agree(tmp_path: Path, spawn: Spawner) -> None:
@@ -101,17 +97,20 @@ def test_allocate_planted_parent_is_refused(tmp_path: Path, plant: str) -> None:
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"{parent} ") and line.endswith("no report is stored there. Remove it.")
     if plant == "link":
-        assert os.listdir(tmp_path / "elsewhere") == store.stored_incidents(str(tmp_path)) == []
+        assert os.listdir(tmp_path / "elsewhere") == []
+        (tmp_path / "job").mkdir()
+        os.rename(allocated(tmp_path / "job"), tmp_path / "elsewhere" / "0001")
+        assert store.incident_in(str(tmp_path), "0001") is None
 
 
-def test_stored_incidents_leave_out_foreign_files(tmp_path: Path) -> None:
+def test_incidents_leave_out_foreign_files(tmp_path: Path) -> None:
     path, folder = allocated(tmp_path), tmp_path / "incidents"
     (folder / "0007").write_text("a file")
     (folder / "0008").mkdir()
     (folder / "0009").symlink_to(path)
     (folder / "notes").mkdir()
-    assert [each.number for each in store.stored_incidents(str(tmp_path))] == [1]
-    assert store.open_incident(str(folder / "0009")) is None
+    found = [store.incident_in(str(tmp_path), name) for name in sorted(os.listdir(folder))]
+    assert [each.number for each in found if each] == [1]
     assert allocated(tmp_path, cycle=1).endswith("/0010")
 
 
@@ -264,50 +263,6 @@ def test_record_that_is_none_gives_one_line(text: str, error: str) -> None:
     (line,) = str(raised.value).splitlines()
     assert line.startswith("incidents/0001/incident.json: ")
     assert error in line
-
-
-# -- incidents of the journal ----------------------------------------------------------------------------------
-
-
-def put(run_dir: Path, number: int, run_id: str, cycle: int, at: float) -> None:
-    folder = run_dir / "incidents" / f"{number:04d}"
-    folder.mkdir(parents=True)
-    (folder / "incident").write_text(json.dumps({"run_id": run_id, "cycle": cycle, "at": START + at}))
-
-
-def found(run_dir: Path, story: Story) -> dict[int, int]:
-    listed = incidents(story.events)
-    return {
-        number: stored.number for number, stored in store.reports(str(run_dir), story.events, listed).items()
-    }
-
-
-def lives(first: str, second: str, *, ended: bool) -> Story:
-    """Two lives of a job in one run directory, each with a crash in cycle 0."""
-    story = Story().tell(0, "run_start", run_id=first).cycle(1, 0).exit(5, 0, rank=1, code=1)
-    if ended:
-        story.tell(6, "run_end", exit_code=1)
-    return story.tell(100, "run_start", run_id=second).cycle(101, 0).exit(105, 0, rank=0, code=1)
-
-
-def test_reports_match_by_run_id_and_cycle(tmp_path: Path) -> None:
-    put(tmp_path, 1, "b", 0, 5.1)  # the clock of the writer may be wrong
-    put(tmp_path, 2, "a", 0, 105.1)
-    put(tmp_path, 3, "a", 7, 5.0)
-    for ended in (True, False):  # a launcher that was killed has not recorded its end
-        assert found(tmp_path, lives("a", "b", ended=ended)) == {1: 2, 2: 1}
-
-
-def test_reports_of_a_reused_run_id_match_by_time(tmp_path: Path) -> None:
-    put(tmp_path, 1, "none", 0, 5.1)
-    put(tmp_path, 2, "none", 0, 105.1)
-    assert found(tmp_path, lives("none", "none", ended=True)) == {1: 1, 2: 2}
-
-
-def test_reports_of_a_preemption_there_are_none(tmp_path: Path) -> None:
-    put(tmp_path, 1, "a", 0, 5.1)
-    story = Story().tell(0, "run_start", run_id="a").cycle(1, 0)
-    assert found(tmp_path, story.tell(5, "preemption", cycle=0, signal="SIGTERM")) == {}
 
 
 # -- the page and the command of a report

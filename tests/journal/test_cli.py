@@ -16,6 +16,7 @@ from holdfast.cli.main import main
 from holdfast.cli.nodes import Machine, count
 from holdfast.fault_tolerance.processes import proc
 from holdfast.incidents.report import store
+from holdfast.journal.event import encode
 from holdfast.views.job import read_job
 from tests.incidents.cases_for_reports import FIXTURES, evidence, judged
 from tests.journal.story import START, Story, write
@@ -100,12 +101,13 @@ def test_a_launcher_that_ended_without_a_record_is_in_the_list(shown: Says, tmp_
 @pytest.fixture
 def reported(run_dir: Path) -> Path:
     """The run directory with reports of both incidents; the second is as a killed launcher left it."""
-    journal = run_dir / "journal-a.jsonl"
-    lines = journal.read_text().replace('"kind":"run_start"', '"run_id":"run-1","kind":"run_start"')
-    journal.write_text(lines)
-    store.write_report(store.allocate_incident_dir(str(run_dir), "run-1", 0), *judged("exception"))
+    crash = store.allocate_incident_dir(str(run_dir), "run-1", 0)
+    store.write_report(crash, *judged("exception"))
     hang = store.allocate_incident_dir(str(run_dir), "run-1", 1)
     store.write_fragment(hang, evidence("dead_storage").nodes[0])
+    event = encode("incident", {"cycle": 0, "rank": 1, "report": crash}, t=START + 5.2, mono=105.2, node="a")
+    with (run_dir / "journal-a.jsonl").open("ab") as file:
+        file.write(event)
     return run_dir
 
 
@@ -122,9 +124,9 @@ def test_a_report(shown: Says, reported: Path, tmp_path: Path) -> None:
     assert shown(reported, 1, "--html", "-") == file.read_text()
     assert "<h1>EXCEPTION: rank 1 (node gpu-12), at" in file.read_text()
     rows = json.loads(shown(reported, "--json"))
-    assert [row["report"] for row in rows] == [f"{reported}/incidents/0001", f"{reported}/incidents/0002"]
+    assert [row["report"] for row in rows] == [f"{reported}/incidents/0001", None]
     # One that no launcher has finished is made of what the nodes sent.
-    assert shown(reported, 2).startswith("HANG: rank 5 (node gpu-12), since ")
+    assert shown(reported / "incidents" / "0002").startswith("HANG: rank 5 (node gpu-12), since ")
     assert not (reported / "incidents" / "0002" / "report.txt").exists()
 
 

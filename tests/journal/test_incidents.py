@@ -79,14 +79,6 @@ def host_is_lost() -> Story:
     return story
 
 
-def named_too_late() -> Story:
-    """Its peers lost their connections, were named, and all were stopped before it had ended."""
-    named = f"rank 0 (node a, pid {pid(0, 0)}): RuntimeError: connection closed (exit code 1)"
-    story = one_cycle().exit(5.0, 0, 0, code=1).restart(6.0, 1, reason=named).exit(6.5, 0, 1, code=3)
-    blamed = f"rank 1 (node a, pid {pid(0, 1)}): exit code 3"
-    return story.tell(6.6, "cause", cycle=0, rank=1, pid=pid(0, 1), reason=blamed).cycle(7.0, 1)
-
-
 def fault_on_another_node() -> Story:
     """The other one restarts without an incident of its own; what it tells late belongs to the cycle that it ended."""
     story = two_nodes().exit(5, 0, rank=2, node="b", signal="SIGSEGV").exit(5.4, 0, rank=0, code=1)
@@ -167,7 +159,11 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
         for confidence in ("high", "low")
     },
     "a report that replaced another": (
-        judged(judged(one_cycle().exit(5.0, 0, rank=0, code=1), rank=0), 6.0, rank=1), {"rank": 1},
+        judged(
+            judged(one_cycle().exit(5.0, 0, rank=0, code=1), rank=0, report="/runs/a/incidents/0001"),
+            6.0, rank=1, report="/runs/a/incidents/0002",
+        ),
+        {"rank": 1, "report": "0002"},
     ),
     "a hanging culprit and a failed victim": (
         judged(one_cycle().exit(5.0, 0, 0, code=1), rank=1, cause="user_code", sentence="Rank 1 sleeps."),
@@ -221,9 +217,6 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
         .tell(2, "signal_sent", pid=pid(0, 1), signal="SIGUSR1")
         .exit(2.1, 0, rank=1, signal="SIGUSR1").exit(5, 0, rank=0, signal="SIGSEGV"),
         {"kind": "crash", "rank": 0, "followers": ()},
-    ),
-    "blamed when its launcher found out": (
-        named_too_late(), {"kind": "exit", "rank": 1, "what": "exit code 3", "followers": (0,)},
     ),
     "a preempted rank that had to be killed": (
         preempted_by_kill(),
@@ -422,7 +415,7 @@ values = (
 )
 names = st.sampled_from(
     ["cycle", "rank", "pid", "exitcode", "signal", "error", "waited", "text", "lost"]
-) | st.sampled_from(["reason", "host", "cause", "culprit"])
+) | st.sampled_from(["reason", "host", "cause", "culprit", "report"])
 events = st.lists(
     st.builds(
         lambda kind, t, mono, node, fields: Event(kind, t, mono, node, fields, node),

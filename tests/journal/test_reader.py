@@ -180,15 +180,13 @@ def test_a_requeued_job_on_other_machines_is_no_other_clock(second: tuple[str, s
 
 
 def test_a_small_difference_is_the_nodes_own() -> None:
-    def ahead(reference: list[list[float]], other: list[list[float]]) -> float:
-        """Of cycles 0, 1 ... the times of their starts in several lives of the job."""
-        return clock_difference(*({("", n): each for n, each in enumerate(of)} for of in (reference, other)))
+    def ahead(reference: dict[int, float], other: dict[int, float]) -> float:
+        """Of cycles the times of their starts."""
+        return clock_difference(*({("", "", n): t for n, t in of.items()} for of in (reference, other)))
 
-    assert ahead([[10.0], [20.0]], [[11.5], [21.5]]) == 0.0
-    assert ahead([[10.0]], [[], [99.0]]) == 0.0
-    assert ahead([[10.0], [20], [30]], [[70.0], [80], [95]]) == 60.0
-    assert ahead([[10.0, 900.0]], [[910.0, 1800.0]]) == 900.0
-    assert ahead([[10.0, 900.0]], [[900.5]]) == ahead([[900.5]], [[10.0, 900.0]]) == 0.0
+    assert ahead({0: 10.0, 1: 20.0}, {0: 11.5, 1: 21.5}) == 0.0
+    assert ahead({0: 10.0}, {1: 99.0}) == 0.0
+    assert ahead({0: 10.0, 1: 20.0, 2: 30.0}, {0: 70.0, 1: 80.0, 2: 95.0}) == 60.0
 
 
 times = st.lists(st.floats(0, 1e6), max_size=8)

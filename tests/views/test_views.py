@@ -56,9 +56,12 @@ def test_page_runs_nothing_and_loads_nothing(job: Path, capsys: pytest.CaptureFi
 def test_page_incidents_lead_to_their_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from holdfast.incidents.report.store import allocate_incident_dir
 
-    story = Story().tell(0, "run_start", run_id="r").cycle(1, 0).exit(50, 0, rank=1, signal="SIGKILL")
-    run_dir = write(story.tell(60, "run_end", exit_code=1), tmp_path / "a job: x")
+    run_dir = tmp_path / "a job: x"
+    run_dir.mkdir()
     folder = Path(allocate_incident_dir(str(run_dir), "r", 0))
+    story = Story().tell(0, "run_start", run_id="r").cycle(1, 0).exit(50, 0, rank=1, signal="SIGKILL")
+    story.tell(55, "incident", cycle=0, rank=1, report=str(folder)).tell(60, "run_end", exit_code=1)
+    write(story, run_dir)
     (folder / "report.txt").write_text("who")
     file = tmp_path / "page.html"
     assert main(["goodput", str(run_dir), "--html", str(file)]) == 0

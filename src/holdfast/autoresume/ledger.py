@@ -58,8 +58,7 @@ class Attempt:
     witnessed: bool = True
     """False where only the exit code tells that this was a clean end (`Ending.witnessed`)."""
     resumed_step: int | None = None
-    last_step: int | None = None
-    """As `Account` has them."""
+    """As `Account` has it."""
     nodes: tuple[str, ...] = ()
     suspected: tuple[str, ...] = ()
     checkpoint: str = ""
@@ -217,7 +216,7 @@ def chain_ends(t: float, state: str, why: str) -> Record:
 
 _AT_BEGIN = ("host", "pid", "started", "mark", "job")
 _OF_ACCOUNT = (
-    *("resumed_step", "last_step", "nodes", "suspected", "checkpoint", "took_steps"),
+    *("resumed_step", "nodes", "suspected", "checkpoint", "took_steps"),
     *("failure", "same_failures", "same_failure_limit", "only_same"),
 )
 _AT_END = ("exit_code", "why", "witnessed", "node", "rank", *_OF_ACCOUNT)

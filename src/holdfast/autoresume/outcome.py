@@ -102,8 +102,6 @@ class Account:
     """At least one rank was started."""
     resumed_step: int | None = None
     """The first step of the restart cycle that began the latest: what was saved before it. None: not known."""
-    last_step: int | None = None
-    """The highest step that any event tells: a lower bound of how far it came."""
     nodes: tuple[str, ...] = ()
     """Who took part."""
     suspected: tuple[str, ...] = ()
@@ -254,7 +252,6 @@ def account_of(events: Iterable[Event], since: float = float("-inf")) -> Account
         request=short(asked[-1]) if asked else "",
         started=any(event.kind == "rank_start" for event in own),
         resumed_step=_resumed(own),
-        last_step=max(_steps(own, "first_step", "verdict", "suspicion"), default=None),
         nodes=tuple(sorted({event.source for event in own if event.kind == "cycle_start"})),
         suspected=tuple(sorted(suspects - {""})),
         **_checkpoint(own),
@@ -298,13 +295,12 @@ def short(text: str) -> str:
 
 
 def _resumed(events: list[Event]) -> int | None:
-    """Ranks tell their first step at different moments, so a cycle's is the lowest; a cycle may begin anew from 0."""
-    begun = [_steps(cycle.events, "first_step") for cycle in cycles(events)]
+    """Ranks tell their first step at different moments, so a cycle's is the lowest; a cycle may begin anew from 0.
+
+    Counted steps begin anew with each process, so they say nothing.
+    """
+    begun = []
+    for cycle in cycles(events):
+        told = [event.number("step") for event in cycle.of_kind("first_step") if not event.get("counted")]
+        begun.append([step for step in told if step is not None])
     return max((min(steps) for steps in begun if steps), default=None)
-
-
-def _steps(events: list[Event], *kinds: str) -> list[int]:
-    """The steps that the program told. Counted ones begin anew with each process, so they say nothing of a resume."""
-    told = (event for event in events if event.kind in kinds and not event.get("counted"))
-    found = [event.number("step") for event in told if event.get("connected") is not False]
-    return [step for step in found if step is not None]

@@ -79,17 +79,18 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _page(run_dir: str, job: JobNow, found: Goodput, path: str) -> str:
-    from ..incidents.report.store import REPORT, reports
-    from ..journal.reader import STARTS, read_run, stream_run
+    from ..incidents.report.store import REPORT, incident_in
+    from ..journal.reader import stream_run
     from ..straggler.record import KIND
     from ..views.goodput_page import page
     from ..views.heat_map import heat_map
 
     folder = os.getcwd() if path == STDOUT else os.path.dirname(os.path.abspath(path))
     links = {
-        number: quote(os.fsencode(os.path.relpath(os.path.join(stored.path, REPORT), folder)))
-        for number, stored in reports(run_dir, read_run(run_dir, STARTS), job.incidents).items()
-        if os.path.isfile(os.path.join(stored.path, REPORT))
+        incident.number: quote(os.fsencode(os.path.relpath(os.path.join(stored.path, REPORT), folder)))
+        for incident in job.incidents
+        if (stored := incident_in(run_dir, incident.report))
+        and os.path.isfile(os.path.join(stored.path, REPORT))
     }
     heat = heat_map(stream_run(run_dir, {KIND}, of_ranks=True))
     counts, means, again = _facts(found)

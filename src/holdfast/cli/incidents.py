@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -109,7 +108,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
-    from ..incidents.report.store import reports
+    from ..incidents.report.store import incident_in
     from ..journal.incidents import KINDS, incidents
     from ..journal.reader import STARTS, concurrent_runs, read_run, stream_run
     from ..views.job import end_without_record
@@ -119,20 +118,21 @@ def _incidents(run_dir: str, arguments: argparse.Namespace) -> str:
         if number > len(found):
             many = f"the last is {len(found)}" if found else "it has none"
             raise HoldfastError(f"{run_dir}: there is no incident {number}; {many}.")
-        stored = reports(run_dir, read_run(run_dir, STARTS), found).get(number)
+        chosen = found[number - 1]
+        stored = incident_in(run_dir, chosen.report)
         if stored and (shown := _report(stored, arguments)):
             return shown
         if arguments.json or arguments.rejudge or arguments.html is not None:
             command = f"holdfast incidents {run_dir} {number}"
             raise HoldfastError(f"incident {number} has no report; {command} shows what the journal has.")
-        chosen = found[number - 1]
         verdict = f"verdict: {escaped(chosen.verdict)}\n" if chosen.verdict else ""
         missing = f"incident {number} has no report; from the journal:\n"
         return missing + _incident_table([chosen]) + verdict
     if arguments.json:
-        stored_reports = reports(run_dir, read_run(run_dir, STARTS), found)
-        paths = {number: os.path.abspath(stored.path) for number, stored in stored_reports.items()}
-        rows = [{**incident.to_dict(), "report": paths.get(incident.number)} for incident in found]
+        rows = []
+        for incident in found:
+            stored = incident_in(run_dir, incident.report)
+            rows.append({**incident.to_dict(), "report": stored.path if stored else None})
         if end := end_without_record(run_dir):
             rows.append({**end.to_dict(), "number": None, "report": None})
         return json.dumps(rows, indent=2) + "\n"

@@ -72,6 +72,8 @@ class Incident:
     failed after it in the same cycle."""
     verdict: str = ""
     """The verdict's sentence with its confidence; empty where no evidence was captured."""
+    report: str = ""
+    """The name of its report's directory in `incidents`; empty where there is none."""
 
     @property
     def lost_seconds(self) -> float | None:
@@ -138,6 +140,7 @@ class _Failure:
     """Seconds by which it began before it was noticed: an exception has the time when it was raised."""
     followers: tuple[int, ...] = ()
     verdict: str = ""
+    report: str = ""
 
 
 def _failure(kind: str, event: Event, what: object, node: str = "", **more: Any) -> _Failure:
@@ -156,8 +159,6 @@ class _Cycle:
     number: int
     hangs: list[_Failure] = field(default_factory=list)
     exits: list[_Failure] = field(default_factory=list)
-    late_exits: dict[_Process, _Failure] = field(default_factory=dict)  # after the stop
-    named: tuple[_Process, str] | None = None  # and the reason: found to be first after another was named
     lost: dict[str, _Failure] = field(default_factory=dict)  # by node
     not_back: tuple[str, ...] = ()
     once: dict[str, _Failure] = field(default_factory=dict)  # by kind: one for all nodes
@@ -183,18 +184,14 @@ class _Cycle:
         """Its failure, other nodes that were lost, its preemption, and the loss of the job."""
         own_ends = sorted(self.exits, key=lambda each: each.t - each.early)
         failed = [*self.hangs, *(each for each in own_ends if not self._is_preempted(each))]
-        if self.named:
-            (source, pid), reason = self.named
-            late = self.late_exits.get((source, pid))
-            failed.sort(key=lambda each: (each.source, each.pid) != (source, pid))
-            failed = ([replace(late, what=reason)] if late else []) + failed
         once = self.once
         lost = [*self.lost.values(), *(once[kind] for kind in ("launcher lost",) if kind in once)]
         others = [once[kind] for kind in ("excluded", "shutdown", "restart") if kind in once]
         chosen = self._judged(failed, lost) or next(iter((*lost, *failed, *others)), None)
         if chosen:
             followers = self._followers(failed) - {chosen.rank}
-            yield replace(chosen, followers=tuple(sorted(followers)), verdict=self._sentence())
+            report = self.incident.text("report").rpartition("/")[2] if self.incident else ""
+            yield replace(chosen, followers=tuple(sorted(followers)), verdict=self._sentence(), report=report)
             yield from (each for each in self.lost.values() if each.node != chosen.node)
         if preemption := once.get("preemption"):
             yield replace(preemption, what="; ".join([preemption.what, *self.killed]))
@@ -293,7 +290,11 @@ class _Cycle:
         signal, status = event.text("signal"), event.number("exitcode")
         process = event.source, pid
         if process not in self.failing:
-            was_asked = process in self.asked or (event.source, pid, signal) in self.passed_on
+            was_asked = (
+                event.source in self.stopping
+                or process in self.asked
+                or (event.source, pid, signal) in self.passed_on
+            )
             if was_asked or not (signal or event.get("exitcode")):
                 return
         what, early = event.get("meaning") or f"exit code {event.get('exitcode')}", 0.0
@@ -303,10 +304,7 @@ class _Cycle:
             what = f"{error['type']}: {error.get('message', '')} ({what})" if error.get("type") else what
         kind = "crash" if signal or (status or 0) < 0 else "exit"
         end = _failure(kind, event, what, rank=rank, pid=pid, signal=signal, status=status, early=early)
-        if event.source in self.stopping and process not in self.failing:
-            self.late_exits[process] = end
-        else:
-            self.exits.append(end)
+        self.exits.append(end)
 
     def read_stop(self, event: Event) -> None:
         self.stopping.add(event.source)
@@ -317,11 +315,6 @@ class _Cycle:
         self.stopping.add(event.source)
         self.preemptions.append((event.source, event.mono, signal))
         self.add_once("preemption", event, f"the launcher got {signal}")
-
-    def read_cause(self, event: Event) -> None:
-        rank, pid = _who(event)
-        prefix = f"rank {rank} (node {event.node}, pid {pid}): "
-        self.named = (event.source, pid), event.text("reason").removeprefix(prefix)
 
     def read_node_lost(self, event: Event) -> None:
         waited, node = event.seconds("waited"), event.text("lost") or _line(event.node)
@@ -453,6 +446,7 @@ def _incident(
         outcome=outcome,
         followers=failure.followers,
         verdict="" if failure.kind in WITHOUT_EVIDENCE else failure.verdict,
+        report=failure.report,
     )
 
 

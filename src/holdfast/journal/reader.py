@@ -19,13 +19,13 @@ import heapq
 import os
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from ..fault_tolerance.errors import HoldfastError
-from .event import LATEST_START, Event, decode
+from .event import Event, decode
 from .incidents import COUNTED, incidents
 from .run_dir import CONCURRENT, default_folders
 from .writer import NEWEST, PREFIX, SUFFIX
@@ -133,52 +133,26 @@ def _clocks(journals: Iterable[tuple[str, Iterable[Event]]]) -> list[float]:
     job, and ranks begin no cycles. The clock of the first machine that has cycles is the one that counts.
     """
     machines = []
-    found: dict[str, dict[Start, list[float]]] = {}
+    found: dict[str, dict[Start, float]] = {}
     for node, events in journals:
         machines.append(machine := node.partition(":")[0])
         for start, t in _cycle_starts(events).items():
-            found.setdefault(machine, {}).setdefault(start, []).append(t)
-    known: dict[Start, list[float]] = {}  # when each cycle began, by the clock that counts
+            starts = found.setdefault(machine, {})
+            starts[start] = min(t, starts.get(start, t))
+    known: dict[Start, float] = {}  # when each cycle began, by the clock that counts
     clocks: dict[str, float] = {}
     for machine, starts in found.items():
-        own = {start: _of_lives(times) for start, times in starts.items()}
-        ahead = clocks[machine] = clock_difference(known, own)
-        for start, times in own.items():
-            before = known.get(start, [])
-            more = [t - ahead for t in times if all(abs(t - ahead - each) > LATEST_START for each in before)]
-            known[start] = sorted([*before, *more])
+        ahead = clocks[machine] = clock_difference(known, starts)
+        for start, t in starts.items():
+            known.setdefault(start, t - ahead)
     return [clocks.get(machine, 0.0) for machine in machines]
 
 
-def _of_lives(times: Iterable[float]) -> list[float]:
-    """When a cycle began in each life of the job under one run id, from when launchers began it."""
-    found: list[float] = []
-    for t in sorted(times):
-        if not found or t - found[-1] > LATEST_START:
-            found.append(t)
-    return found
-
-
-def clock_difference(
-    reference: Mapping[Start, Sequence[float]], other: Mapping[Start, Sequence[float]]
-) -> float:
-    """Seconds by which the other clock is ahead, from when each of the two began which cycle, in order of time."""
-    ahead = [
-        theirs - ours
-        for start in reference.keys() & other.keys()
-        for ours, theirs in _pairs(reference[start], other[start])
-    ]
+def clock_difference(reference: Mapping[Start, float], other: Mapping[Start, float]) -> float:
+    """Seconds by which the other clock is ahead, from when each of the two began which cycle first."""
+    ahead = [other[start] - reference[start] for start in reference.keys() & other.keys()]
     difference = statistics.median(ahead) if ahead else 0.0
     return difference if abs(difference) > NEGLIGIBLE else 0.0
-
-
-def _pairs(ours: Sequence[float], theirs: Sequence[float]) -> Iterable[tuple[float, float]]:
-    """The starts that are the same: one after the other, or the nearest where one of the two has more."""
-    if len(ours) == len(theirs):
-        return zip(ours, theirs, strict=True)
-    if len(ours) < len(theirs):
-        return [(t, min(theirs, key=lambda each: abs(each - t))) for t in ours]
-    return [(min(ours, key=lambda each: abs(each - t)), t) for t in theirs]
 
 
 def _cycle_starts(events: Iterable[Event]) -> dict[Start, float]:

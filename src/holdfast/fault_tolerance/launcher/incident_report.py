@@ -174,12 +174,15 @@ class Reporter:
                 if (place := self._read(cycle, FOLDER)) or self._hurry.wait(pause):
                     break
             if place:
-                own = stored.find_incident_dir(self._run_dir, evidence.run_id, cycle, since=summary.since)
+                own = stored.incident_in(self._run_dir, os.path.basename(place))
+                is_shared = bool(
+                    own and own.path == place and own.is_of(evidence.run_id, cycle, summary.since)
+                )
                 try:
-                    if own == place:
+                    if is_shared:
                         stored.write_fragment(place, evidence)
                 finally:
-                    self._put(cycle, f"{number}/{IN_FULL}", "yes" if own == place else "no")
+                    self._put(cycle, f"{number}/{IN_FULL}", "yes" if is_shared else "no")
                 return
         place = stored.allocate_incident_dir(self._run_dir, evidence.run_id, cycle, since=summary.since)
         self._announce(place, (evidence,), ready, summary)

@@ -331,10 +331,6 @@ class LocalRanks:
                 failures.log(found, node, self._cycle, record, self._settings.max_restarts)
             if record is None:
                 return False
-            if found and record.node == node and action.named not in (None, found[0].exit.rank):
-                end, meaning = found[0].exit, found[0].meaning
-                reason = f"rank {end.rank} (node {node}, pid {end.pid}): {meaning}"
-                self._journal.record("cause", cycle=self._cycle, rank=end.rank, pid=end.pid, reason=reason)
             is_begun = self._incidents.conclude(
                 group,
                 found,

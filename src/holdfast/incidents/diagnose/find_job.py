@@ -343,7 +343,7 @@ def _job_in(run_dir: str, until: float) -> Job:
 
 
 def _why_none(place: str) -> str:
-    from ...journal.reader import STARTS, JournalUnreadable, last_moments, read_run, runs_in
+    from ...journal.reader import holds_journal, runs_in
 
     if not os.path.lexists(place):
         return "there is no such directory, and no process of this number"
@@ -351,31 +351,11 @@ def _why_none(place: str) -> str:
         return "is no directory. Name a process, or the run directory of a job"
     if not os.access(place, os.R_OK | os.X_OK):
         return f"{os.strerror(errno.EACCES)}: run it as the job's user, or as root"
-    try:
-        events = read_run(place, STARTS)
-    except JournalUnreadable:
+    if not holds_journal(place):
         inside = [run.path for run in runs_in([place])][:3]
         of_them = f" It holds those of {', '.join(inside)}: name one of them." if inside else ""
         return f"is no job's run directory: there is no journal in it.{of_them}"
-    if not events:
-        return "its journal has no start of a job yet, and no launcher of this node works there"
-    last = time.localtime(max(last_moments(place).values(), default=events[-1].t))
-    when = time.strftime("%Y-%m-%d %H:%M:%S", last)
-    here, newest = os.uname().nodename, {event.node.partition(":")[0]: event for event in events}
-    ends = [event for event in newest.values() if event.kind == "run_end"]
-    if any(host != here and event not in ends for host, event in newest.items()):
-        nodes = ", ".join(sorted(event.node for event in newest.values())[:8])
-        return (
-            f"no launcher of this node ({here}) works there; the job's nodes are {nodes}, "
-            f"and its last record is of {when}. Run this on one of them"
-        )
-    if not ends:
-        return (
-            f"no launcher works there now, and the journal has no end of the job: after {when} its launcher was "
-            "killed, or the machine failed"
-        )
-    last_end = max(ends, key=lambda event: event.t)
     return (
-        f"no launcher works there now: the job ended, with exit code {last_end.get('exit_code')}; its last record "
-        f"is of {when}. holdfast incidents {shlex.quote(place)} shows what happened"
+        f"no launcher works there now on this node ({os.uname().nodename}): run it on a node of the job, "
+        f"or see holdfast incidents {shlex.quote(place)}"
     )

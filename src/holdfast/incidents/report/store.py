@@ -19,10 +19,9 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.private_file import write_file
 from holdfast.visible import escaped
@@ -33,10 +32,6 @@ from ..rules import judge
 from ..verdict import Judgement, Verdict
 from ..wire import SCHEMA, decoded, encoded, fragment, node_of
 from .text import report_lines
-
-if TYPE_CHECKING:
-    from ...journal.event import Event
-    from ...journal.incidents import Incident
 
 FOLDER = "incidents"
 KEY, REPORT, RECORD = "incident", "report.txt", "incident.json"
@@ -167,6 +162,10 @@ class StoredIncident:
     at: float
     """When it was allocated, unix seconds."""
 
+    def is_of(self, run_id: str, cycle: int, since: float) -> bool:
+        """Whether it is of this cycle, which began at `since` (unix seconds)."""
+        return self.run_id == run_id and self.cycle == cycle and self.at >= since - CLOCKS
+
     def record(self) -> Record | None:
         """incident.json, else what the fragments of the nodes give; None where there is neither.
 
@@ -213,7 +212,7 @@ def allocate_incident_dir(run_dir: str, run_id: str, cycle: int, *, since: float
         for _ in range(_TRIES):
             numbers = sorted({*_numbers(parent), *([last] if last else [])})
             stored = [open_incident(os.path.join(parent, f"{number:04d}")) for number in numbers]
-            if same := [each.path for each in stored if each and _is_of(each, run_id, cycle, since)]:
+            if same := [each.path for each in stored if each and each.is_of(run_id, cycle, since)]:
                 return same[-1]
             if not last:
                 os.mkdir(made, 0o700)
@@ -233,19 +232,10 @@ def allocate_incident_dir(run_dir: str, run_id: str, cycle: int, *, since: float
         shutil.rmtree(made, ignore_errors=True)
 
 
-def find_incident_dir(run_dir: str, run_id: str, cycle: int, *, since: float = 0.0) -> str | None:
-    """The newest directory of this cycle, if there is one."""
-    found = [stored for stored in stored_incidents(run_dir) if _is_of(stored, run_id, cycle, since)]
-    return found[-1].path if found else None
-
-
-def stored_incidents(run_dir: str) -> list[StoredIncident]:
-    """All incidents of a run directory, by number; foreign files are left out. Never raises `OSError`."""
+def incident_in(run_dir: str, name: str) -> StoredIncident | None:
+    """The incident of a run directory in the directory of this name; None where there is none."""
     parent = os.path.join(run_dir, FOLDER)
-    if os.path.islink(parent):
-        return []
-    paths = (os.path.join(parent, f"{number:04d}") for number in sorted(_numbers(parent)))
-    return [stored for path in paths if (stored := open_incident(path))]
+    return None if os.path.islink(parent) else open_incident(os.path.join(parent, name))
 
 
 def open_incident(path: str) -> StoredIncident | None:
@@ -312,47 +302,3 @@ def _numbers(parent: str) -> list[int]:
     with suppress(OSError):
         return [int(name) for name in os.listdir(parent) if re.fullmatch(r"[0-9]{4,8}", name)]
     return []
-
-
-def _is_of(stored: StoredIncident, run_id: str, cycle: int, since: float) -> bool:
-    return stored.run_id == run_id and stored.cycle == cycle and stored.at >= since - CLOCKS
-
-
-# -- incidents of the journal ----------------------------------------------------------------------------------
-
-
-def reports(run_dir: str, events: Sequence[Event], found: Sequence[Incident]) -> dict[int, StoredIncident]:
-    """The directory of each incident that has one, by the incident's number in the journal.
-
-    The run id and the cycle connect them; where a run id was used again, the nearest time.
-    """
-    from ...journal.incidents import WITHOUT_EVIDENCE
-
-    ids = _run_ids(events)
-    by_number: dict[int, StoredIncident] = {}
-    for stored in stored_incidents(run_dir):
-        owner = stored.run_id, stored.cycle
-        same = [each for each in found if owner in ids.get((each.run, each.cycle), ())]
-        # A restart that no rank caused seldom has a report, and may be in a cycle beside an incident that has.
-        unexplained = [each for each in same if each.kind == "restart"]
-        if likely := [each for each in same if each.kind not in WITHOUT_EVIDENCE] or unexplained:
-            by_number[min(likely, key=lambda each: abs(each.t - stored.at)).number] = stored
-    return by_number
-
-
-def _run_ids(events: Sequence[Event]) -> dict[tuple[int, int], set[tuple[str, int]]]:
-    """The run ids, with the cycle, of each cycle of each attempt: those that its launchers had recorded before."""
-    from ...journal.event import cycles
-
-    latest: dict[str, str] = {}
-    of_event: dict[int, str] = {}
-    for event in events:
-        if event.kind == "run_start":
-            latest[event.source] = str(event.get("run_id") or "")
-        of_event[id(event)] = latest.get(event.source, "")
-    found: dict[tuple[int, int], set[tuple[str, int]]] = {}
-    for cycle in cycles(events):
-        ids = {of_event[id(event)] for event in cycle.of_kind("cycle_start", "rank_start")}
-        ids = ids or {of_event[id(event)] for event in cycle.events}
-        found[cycle.run, cycle.number] = {(run_id, cycle.number) for run_id in ids}
-    return found

@@ -329,13 +329,11 @@ class Report(Action):
     """Log and record how the ranks failed, and report the incident: the ranks are gone.
 
     `failed` has the local ranks that failed, the first one first; `record` is that of the next cycle, None where the
-    node received a stop signal. Its node writes the report, and `named` is the rank that its reason names. Answered by
-    `Reported`.
+    node received a stop signal. Its node writes the report. Answered by `Reported`.
     """
 
     failed: tuple[int, ...]
     record: CycleRecord | None = None
-    named: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,6 @@ class Stop:
     leave: Leave | None = None
     linger: float = 0.0  # seconds in which what finished ranks left running may end
     has_failed: bool = False  # local ranks had failed before
-    named: int | None = None  # the rank that this node's record names
     term_at: float | None = None
     deadline: float = 0.0  # of all ranks, after a signal that came meanwhile
     signal: int = 0  # that one

@@ -334,7 +334,7 @@ def on_settle(node: Node, phase: Settle, event: Event, now: float) -> list[Actio
     if record.kind is Kind.END and not node.settings.is_alone and now < node.evidence_until:
         phase.until = node.evidence_until  # a rank that fails at the same moment counts for the exit code
         return []
-    node.phase = Stop(reason, has_failed=True, named=found.number)
+    node.phase = Stop(reason, has_failed=True)
     return node.propose(
         replace(record, is_explained=found.cause in (m.Cause.OWN, m.Cause.TIMED_OUT) and not found.verdict)
     )

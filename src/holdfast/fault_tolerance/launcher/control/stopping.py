@@ -118,7 +118,7 @@ def _after_stop(node: Node, phase: Stop, now: float) -> list[Action]:
     ):
         phase.next = replace(phase.next, exit_code=exit_code(failed))  # a cause may have come out since
     if phase.has_failed or (phase.next is not None and phase.next.is_trouble):
-        actions.append(m.Report(tuple(rank.local for rank in failed), phase.next, phase.named))
+        actions.append(m.Report(tuple(rank.local for rank in failed), phase.next))
         node.report_until = now + REPORTS if ends and node.nodes > 1 else 0.0
     leave = phase.leave
     if stuck and leave is None and not ends:
