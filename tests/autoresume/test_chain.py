@@ -288,7 +288,7 @@ def test_two_chains_of_one_run_directory_refuse_each_other(chains: Chains) -> No
 def test_under_nohup_a_hangup_is_nothing(chains: Chains, spawn: Spawner) -> None:
     chains.run_dir.mkdir(mode=0o700)
     words = f"autoresume --run-dir {chains.run_dir} -- sh -c 'echo ready; sleep 1; {FINISH}'"
-    run = spawn(["sh", "-c", f"trap '' HUP; exec python -m holdfast {words}"])
+    run = spawn(["sh", "-c", f"trap '' HUP; exec {sys.executable} -m holdfast {words}"])
     run.wait_for("^ready$")
     run.send_signal(signal.SIGHUP)
     assert run.wait() == 0
