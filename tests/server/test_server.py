@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -211,6 +212,8 @@ def test_folder_of_a_killed_monitor_and_starter_is_removed(spawn: Spawner, path:
     os.kill(pid, signal.SIGKILL)
     starter.stop(signal.SIGKILL)
     wait_until(lambda: not proc.is_running(pid, started), what="the monitor ended")
+    # What it has open is closed with its last thread, which may outlive the main thread.
+    wait_until(lambda: len(glob.glob(f"/proc/{pid}/task/*")) < 2, what="its threads ended")
     successor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
     assert not folder.exists()
     _ended(living, successor)
