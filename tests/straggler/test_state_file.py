@@ -246,7 +246,7 @@ def test_a_disk_that_hangs_costs_training_a_second_once(
     assert len(caplog.messages) == 2
 
 
-def test_a_file_of_somebody_else_that_is_read_too_late_is_left_alone(
+def test_a_file_of_another_program_that_is_read_too_late_is_left_alone(
     tmp_path: Path, hang: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state.yaml"

@@ -115,7 +115,7 @@ class StateFile:
             self._warn(f"not written within {timeout:g} s")
 
     def _is_idle(self, seconds: float) -> bool:
-        """Whether nothing is being read or written, after so many seconds at most. An error of it is logged."""
+        """Whether nothing is being read or written; waits for that for at most `seconds`. Logs an error of it."""
         if self._under_way is None:
             return True
         try:

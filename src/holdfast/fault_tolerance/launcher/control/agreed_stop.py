@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOOK = 0.01
 """Seconds between two reads of the ranks' pages."""
 FARTHER = 4
-"""Times as far ahead as the last one is the next proposal: training continues while it is on its way."""
+"""How many times as far ahead each further proposal is: training continues while a proposal is on its way."""
 LOG_AFTER = 10.0
 """Seconds without agreement after which a node logs what it waits for."""
 VANISHED = 30.0
