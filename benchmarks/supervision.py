@@ -72,7 +72,7 @@ def optimizer_steps(runs: int, peer: bool) -> list[Row]:
     """What it costs a program that does not import Holdfast to have its optimizer's steps counted; no peer does it."""
     seen = [jobs.figures(command(HOLDFAST, 1, "optimizer_steps_rank.py"), "more") for _ in range(runs)]
     more, first = ([one[name] for one in seen] for name in ("more", "first"))
-    note = f"beside the {median(one['plain'] for one in seen) / 1e3:.0f} µs of the smallest SGD step"
+    note = f"next to the {median(one['plain'] for one in seen) / 1e3:.0f} µs of the smallest SGD step"
     return [
         Row("counting an optimizer step, median", "µs", [ns / 1e3 for ns in more], limit=1, note=note),
         Row("the first optimizer step that is counted, more", "ms", [ns / 1e6 for ns in first]),
